@@ -1,0 +1,13 @@
+//! Benchmarks of webbase's page stores: a corpus of real pages, measuring tools, the machine's physical limits, and,
+//! behind the feature `peers`, other engines doing the same work.
+//!
+//! This crate measures; it is not a library for others. A broken corpus or a failed engine panics.
+
+pub mod contestant;
+pub mod corpus;
+pub mod http_head;
+pub mod measure;
+#[cfg(feature = "peers")]
+mod peers;
+pub mod raw;
+pub mod warc;

@@ -1,0 +1,293 @@
+//! Bodies packed and unpacked: plain, lz4, or zstd with or without a dictionary.
+//!
+//! A dictionary is immutable and named by its digest, the first 8 bytes of its BLAKE3 hash. Records carry
+//! the digest, so a dictionary must reach a store (and its disk) before the first record that uses it.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use zstd::zstd_safe::{CCtx, CDict, DCtx, DDict, compress_bound};
+
+use crate::error::{Result, StorageError};
+
+/// How a body is packed, as it stands in a record.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Codec {
+    /// As received.
+    Plain = 0,
+    /// One lz4 block.
+    Lz4 = 1,
+    /// One zstd frame.
+    Zstd = 2,
+}
+
+impl Codec {
+    pub(crate) fn from_byte(byte: u8) -> Option<Codec> {
+        match byte {
+            0 => Some(Codec::Plain),
+            1 => Some(Codec::Lz4),
+            2 => Some(Codec::Zstd),
+            _ => None,
+        }
+    }
+}
+
+/// How a store packs the bodies it is given.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Compression {
+    /// Store bodies as received.
+    None,
+    /// lz4: least CPU.
+    Lz4,
+    /// zstd at this level (1 to 19), with the store's dictionary once it has one.
+    Zstd(i32),
+}
+
+impl Default for Compression {
+    /// zstd, level 1: with a dictionary it is smaller than gzip and several times as fast (ARCHITECTURE.md
+    /// has the measurement).
+    fn default() -> Self {
+        Compression::Zstd(1)
+    }
+}
+
+/// A trained dictionary, ready to pack and unpack with.
+pub struct Dictionary {
+    digest: u64,
+    content: Vec<u8>,
+    unpack: DDict<'static>,
+    pack: CDict<'static>,
+    level: i32,
+}
+
+impl Dictionary {
+    /// Prepares a dictionary for packing at `level` and for unpacking.
+    pub fn new(content: Vec<u8>, level: i32) -> Dictionary {
+        let (unpack, pack) = (DDict::create(&content), CDict::create(&content, level));
+        Dictionary { digest: Self::digest_of(&content), content, unpack, pack, level }
+    }
+
+    /// Trains a dictionary of at most `bytes_max` bytes on sample bodies.
+    ///
+    /// # Errors
+    /// When there are too few samples to learn from.
+    pub fn train(samples: &[&[u8]], bytes_max: usize, level: i32) -> Result<Dictionary> {
+        match zstd::dict::from_samples(samples, bytes_max) {
+            Ok(content) => Ok(Dictionary::new(content, level)),
+            Err(e) => Err(StorageError::Unpack { url: "dictionary samples".into(), what: e.to_string() }),
+        }
+    }
+
+    /// The digest that names dictionary content.
+    pub fn digest_of(content: &[u8]) -> u64 {
+        let hash = blake3::hash(content);
+        hash.as_bytes().first_chunk().map_or(0, |b| u64::from_le_bytes(*b))
+    }
+
+    /// The digest records name it by.
+    pub fn digest(&self) -> u64 {
+        self.digest
+    }
+
+    /// Its bytes.
+    pub fn content(&self) -> &[u8] {
+        &self.content
+    }
+}
+
+impl std::fmt::Debug for Dictionary {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Dictionary({:016x}, {} bytes, level {})", self.digest, self.content.len(), self.level)
+    }
+}
+
+/// The dictionaries known to a store, shared by all its readers.
+#[derive(Clone, Default)]
+pub struct Dictionaries {
+    known: Arc<ArcSwap<BTreeMap<u64, Arc<Dictionary>>>>,
+}
+
+impl Dictionaries {
+    /// Makes a dictionary known.
+    pub fn insert(&self, dictionary: Arc<Dictionary>) {
+        self.known.rcu(|known| {
+            let mut known = BTreeMap::clone(known);
+            known.insert(dictionary.digest, dictionary.clone());
+            known
+        });
+    }
+
+    /// The dictionary with this digest.
+    pub fn get(&self, digest: u64) -> Option<Arc<Dictionary>> {
+        self.known.load().get(&digest).cloned()
+    }
+
+    /// All dictionaries, by digest.
+    pub fn all(&self) -> Vec<Arc<Dictionary>> {
+        self.known.load().values().cloned().collect()
+    }
+
+    /// Unpacks `stored` into `out`, which must come out as `len` bytes.
+    pub(crate) fn unpack(
+        &self,
+        codec: Codec,
+        dictionary: u64,
+        stored: &[u8],
+        len: usize,
+        out: &mut Vec<u8>,
+    ) -> std::result::Result<(), UnpackError> {
+        out.clear();
+        match codec {
+            Codec::Plain => out.extend_from_slice(stored),
+            Codec::Lz4 => {
+                out.resize(len, 0);
+                let n = lz4_flex::block::decompress_into(stored, out)
+                    .map_err(|e| UnpackError::Broken(e.to_string()))?;
+                out.truncate(n);
+            }
+            Codec::Zstd => {
+                out.reserve_exact(len);
+                let known = self.known.load();
+                let dictionary = match dictionary {
+                    0 => None,
+                    digest => Some(known.get(&digest).ok_or(UnpackError::Dictionary(digest))?),
+                };
+                UNPACKER
+                    .with_borrow_mut(|context| match dictionary {
+                        Some(d) => context.decompress_using_ddict(out, stored, &d.unpack),
+                        None => context.decompress(out, stored),
+                    })
+                    .map_err(|code| UnpackError::Broken(zstd::zstd_safe::get_error_name(code).into()))?;
+            }
+        }
+        if out.len() != len {
+            return Err(UnpackError::Broken(format!("{} bytes came out, {len} were expected", out.len())));
+        }
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for Dictionaries {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.all()).finish()
+    }
+}
+
+/// Why a body does not unpack, before it is known whose body it is.
+#[derive(Debug, PartialEq)]
+pub(crate) enum UnpackError {
+    Dictionary(u64),
+    Broken(String),
+}
+
+impl UnpackError {
+    pub(crate) fn of_page(self, url: &str) -> StorageError {
+        match self {
+            UnpackError::Dictionary(digest) => StorageError::UnknownDictionary { digest },
+            UnpackError::Broken(what) => StorageError::Unpack { url: url.into(), what },
+        }
+    }
+}
+
+thread_local! {
+    static PACKER: RefCell<(CCtx<'static>, Vec<u8>)> = RefCell::new((CCtx::create(), Vec::new()));
+    static UNPACKER: RefCell<DCtx<'static>> = RefCell::new(DCtx::create());
+}
+
+/// Packs `body` and hands codec, dictionary digest and packed bytes to `then`. A body that does not shrink
+/// stays plain.
+pub(crate) fn pack<R>(
+    compression: Compression,
+    dictionary: Option<&Dictionary>,
+    body: &[u8],
+    then: impl FnOnce(Codec, u64, &[u8]) -> R,
+) -> R {
+    if compression == Compression::None || body.len() < 64 {
+        return then(Codec::Plain, 0, body);
+    }
+    PACKER.with_borrow_mut(|(context, scratch)| {
+        scratch.clear();
+        let (codec, digest, packed) = match compression {
+            Compression::None => (Codec::Plain, 0, None),
+            Compression::Lz4 => {
+                scratch.resize(lz4_flex::block::get_maximum_output_size(body.len()), 0);
+                (Codec::Lz4, 0, lz4_flex::block::compress_into(body, scratch).ok())
+            }
+            Compression::Zstd(level) => {
+                scratch.reserve(compress_bound(body.len()));
+                match dictionary {
+                    Some(d) if d.level == level => {
+                        (Codec::Zstd, d.digest, context.compress_using_cdict(scratch, body, &d.pack).ok())
+                    }
+                    _ => (Codec::Zstd, 0, context.compress(scratch, body, level).ok()),
+                }
+            }
+        };
+        match packed.and_then(|n| scratch.get(..n)) {
+            Some(packed) if packed.len() < body.len() => then(codec, digest, packed),
+            _ => then(Codec::Plain, 0, body),
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bodies() -> Vec<Vec<u8>> {
+        (0..200).map(|i| format!("<html><head><title>page {i}</title></head><body>{}</body></html>", "some words and <b>tags</b> ".repeat(20 + i)).into_bytes()).collect()
+    }
+
+    #[test]
+    fn bodies_come_back_from_every_codec() {
+        let bodies = bodies();
+        let samples: Vec<&[u8]> = bodies.iter().map(Vec::as_slice).collect();
+        let dictionary = Arc::new(Dictionary::train(&samples, 4096, 3).unwrap());
+        let known = Dictionaries::default();
+        known.insert(dictionary.clone());
+        for compression in [Compression::None, Compression::Lz4, Compression::Zstd(1), Compression::Zstd(3)] {
+            for with in [None, Some(&*dictionary)] {
+                for body in &bodies {
+                    let (codec, digest, stored) =
+                        pack(compression, with, body, |c, d, s| (c, d, s.to_vec()));
+                    assert_eq!(digest != 0, with.is_some() && compression == Compression::Zstd(3));
+                    let mut out = Vec::new();
+                    known.unpack(codec, digest, &stored, body.len(), &mut out).unwrap();
+                    assert_eq!(&out, body);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_does_not_shrink_stays_plain() {
+        let noise: Vec<u8> = blake3::Hasher::new().finalize_xof().take_bytes(4096);
+        assert_eq!(pack(Compression::Zstd(1), None, &noise, |c, _, s| (c, s.len())), (Codec::Plain, 4096));
+    }
+
+    trait TakeBytes {
+        fn take_bytes(self, n: usize) -> Vec<u8>;
+    }
+    impl TakeBytes for blake3::OutputReader {
+        fn take_bytes(mut self, n: usize) -> Vec<u8> {
+            let mut out = vec![0; n];
+            self.fill(&mut out);
+            out
+        }
+    }
+
+    #[test]
+    fn rubbish_and_wrong_lengths_are_errors() {
+        let known = Dictionaries::default();
+        let mut out = Vec::new();
+        for codec in [Codec::Lz4, Codec::Zstd] {
+            assert!(known.unpack(codec, 0, b"rubbish that is no frame", 100, &mut out).is_err());
+        }
+        let packed = pack(Compression::Zstd(1), None, &[b'a'; 5000], |_, _, s| s.to_vec());
+        assert!(known.unpack(Codec::Zstd, 0, &packed, 4999, &mut out).is_err());
+        assert!(known.unpack(Codec::Zstd, 0, &packed, 5001, &mut out).is_err());
+        assert_eq!(known.unpack(Codec::Zstd, 77, &packed, 5000, &mut out), Err(UnpackError::Dictionary(77)));
+    }
+}

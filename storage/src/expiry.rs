@@ -1,0 +1,42 @@
+//! How long pages may stay, and which have outstayed.
+//!
+//! A page has an allowed lifetime; the papers count it down, we keep the deadline: `fetched_at_ms + lifetime_s`.
+//! A page past its deadline is *due*: it goes on the list handed to the crawler ([`crate::PageStore::due`]). The
+//! crawler answers for each page on it:
+//!
+//! | the crawler says | the caller does | effect |
+//! |---|---|---|
+//! | here is a new version | `add` | a new record with a new deadline |
+//! | seen, unchanged (a 304) | `seen` with the page's lifetime | a small durable entry, a new deadline |
+//! | could not verify | `seen` with a short lifetime ([`SHORT_LIFE_S`]) | a short new life |
+//! | nothing, until the cycle ends | `remove_unseen` with the list | deleted |
+
+use crate::page::PageKey;
+
+/// The new life of a page that could not be verified: one day.
+pub const SHORT_LIFE_S: u32 = 24 * 3600;
+
+/// The moment a page seen at `seen_at_ms` with this lifetime is due; `None` is never.
+pub fn deadline_ms(seen_at_ms: u64, lifetime_s: u32) -> Option<u64> {
+    (lifetime_s != 0).then(|| seen_at_ms.saturating_add(u64::from(lifetime_s) * 1000))
+}
+
+/// A page was visited and found unchanged, or could not be verified.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// Which page.
+    pub key: PageKey,
+    /// When it was visited.
+    pub at_ms: u64,
+    /// How long it may stay from then; 0 means for ever.
+    pub lifetime_s: u32,
+}
+
+/// A page past its deadline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Due {
+    /// When it became due.
+    pub deadline_ms: u64,
+    /// Which page.
+    pub key: PageKey,
+}

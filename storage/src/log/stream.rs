@@ -1,0 +1,144 @@
+//! Streams of a log, and many lookups at once.
+
+use std::sync::Arc;
+
+use super::segment::Segment;
+use super::view::{Part, View};
+use crate::disk::{Read, ReadAhead};
+use crate::error::{Result, StorageError};
+use crate::page::PageKey;
+use crate::record::Record;
+use crate::store::{Access, Cursor, PageStream, StreamSpec, Trust};
+
+/// All living pages of a view, in order of their ordinals.
+pub(crate) struct LogStream {
+    view: Arc<View>,
+    trust: Trust,
+    direct: bool,
+    part: usize,
+    position: usize,
+    /// Positions of the current part.
+    count: usize,
+    ahead: Option<ReadAhead>,
+}
+
+impl LogStream {
+    pub(crate) fn new(view: Arc<View>, from: u64, spec: &StreamSpec) -> LogStream {
+        let part = view.parts.partition_point(|p| p.end_ordinal <= from);
+        let mut stream = LogStream {
+            view,
+            trust: spec.trust,
+            direct: spec.access == Access::Direct,
+            part,
+            position: 0,
+            count: 0,
+            ahead: None,
+        };
+        stream.enter(from);
+        stream
+    }
+
+    /// Starts on the current part.
+    fn enter(&mut self, from: u64) {
+        self.ahead = None;
+        let Some(part) = self.view.parts.get(self.part) else { return };
+        self.position = part.segment.position_from(from.max(part.segment.first_ordinal));
+        self.count = part.segment.position_from(part.end_ordinal);
+        let range = part.segment.place(self.position).zip(self.count.checked_sub(1).and_then(|last| part.segment.place(last)));
+        let Some((first, last)) = range else { return };
+        let mapped = part.segment.mapped(&first).is_some();
+        if self.direct || !mapped {
+            let file = part.segment.file().clone();
+            self.ahead = Some(ReadAhead::new(file, first.start..last.end, self.direct));
+        }
+    }
+
+    fn read(&mut self, segment: &Segment, position: usize) -> Result<Record> {
+        let place = segment
+            .place(position)
+            .ok_or_else(|| StorageError::corrupt(segment.path(), 0, format!("no record number {position}")))?;
+        let bytes = match &mut self.ahead {
+            Some(ahead) => ahead.get(place.clone()).map_err(|e| segment.read_error(e, place.start)),
+            None => segment.mapped(&place).ok_or_else(|| StorageError::corrupt(segment.path(), place.start, "not mapped")),
+        };
+        match bytes {
+            Ok(bytes) => segment.record(bytes, place.start, self.trust),
+            // The reader ahead stopped at the failure; record by record the good ones are still found.
+            Err(_) => segment.read(position, self.trust),
+        }
+    }
+}
+
+impl PageStream for LogStream {
+    fn next(&mut self) -> Option<Result<Record>> {
+        loop {
+            let view = self.view.clone();
+            let part: &Part = view.parts.get(self.part)?;
+            while self.position < self.count {
+                let position = self.position;
+                self.position += 1;
+                if !part.dead.get(position) {
+                    return Some(self.read(&part.segment, position));
+                }
+            }
+            self.part += 1;
+            self.enter(0);
+        }
+    }
+
+    fn cursor(&self) -> Cursor {
+        match self.view.parts.get(self.part) {
+            Some(part) if self.position < self.count => Cursor::Ordinal(part.segment.ordinal(self.position)),
+            Some(part) => Cursor::Ordinal(part.end_ordinal),
+            None => Cursor::Ordinal(self.view.end),
+        }
+    }
+}
+
+/// Looks many pages up, reading what is not in memory many at a time.
+pub(crate) fn lookup_many(view: &View, keys: &[PageKey]) -> Vec<Result<Option<Record>>> {
+    let mut results: Vec<Result<Option<Record>>> = Vec::with_capacity(keys.len());
+    // What has to be read: key, part, position and place in the file.
+    let mut wanted = Vec::new();
+    for (i, &key) in keys.iter().enumerate() {
+        let mut cold = None;
+        let mut warm = None;
+        view.candidates(key.id, |part, position, _| {
+            let Some(place) = part.segment.place(position) else { return false };
+            let mapped = part.segment.mapped(&place).filter(|bytes| part.segment.file().is_resident(bytes));
+            match mapped.map(|bytes| part.segment.record(bytes, place.start, Trust::Verify)) {
+                Some(Ok(record)) if record.get().key() != key => return false,
+                Some(Ok(record)) => warm = Some(record),
+                // Not in memory, or damaged: read below, and if need be by `View::read`.
+                _ => cold = Some((part.segment.clone(), place)),
+            }
+            true
+        });
+        results.push(Ok(warm));
+        wanted.extend(cold.map(|(segment, place)| (segment.number, place.start, i, segment, place)));
+    }
+    wanted.sort_unstable_by_key(|(number, start, i, ..)| (*number, *start, *i));
+    for group in wanted.chunk_by(|a, b| a.0 == b.0) {
+        let mut buffers: Vec<Vec<u8>> =
+            group.iter().map(|(.., place)| vec![0; (place.end - place.start) as usize]).collect();
+        let mut reads: Vec<Read<'_>> = group
+            .iter()
+            .zip(&mut buffers)
+            .map(|((_, offset, ..), buffer)| Read { offset: *offset, buffer, result: Ok(()) })
+            .collect();
+        if let Some((.., segment, _)) = group.first() {
+            segment.file().read_many(&mut reads);
+        }
+        let read: Vec<bool> = reads.iter().map(|r| r.result.is_ok()).collect();
+        for (((_, offset, i, segment, _), buffer), ok) in group.iter().zip(buffers).zip(read) {
+            let (Some(key), Some(result)) = (keys.get(*i), results.get_mut(*i)) else { continue };
+            let record = ok.then(|| segment.record(buffer.into(), *offset, Trust::Verify));
+            *result = match record {
+                Some(Ok(record)) if record.get().key() == *key => Ok(Some(record)),
+                // Another page with the same bits, or damage: the long way.
+                _ => view.read(*key, Trust::Verify),
+            };
+        }
+    }
+    results
+}

@@ -1,0 +1,100 @@
+//! Reading everything to see whether it is what was written, and keeping what is good when it is not.
+
+use std::collections::BTreeSet;
+
+use super::LogStore;
+use super::compaction;
+use super::segment::{self, SegmentHeader};
+use super::view::{Part, View};
+use crate::disk::ReadAhead;
+use crate::error::{Result, StorageError};
+use crate::record::{Kind, RecordRef};
+use crate::store::{Damage, Verified};
+
+/// Checks every segment's header, catalog and records, and that the index finds every living page.
+pub(super) fn verify(store: &LogStore) -> Result<Verified> {
+    let view = store.view.load_full();
+    let mut report = Verified { damage: store.found.lock().clone(), ..Verified::default() };
+    for part in &view.parts {
+        verify_part(&view, part, &mut report)?;
+    }
+    report.damage.sort_by(|a, b| (&a.path, a.offset, a.key.is_none()).cmp(&(&b.path, b.offset, b.key.is_none())));
+    report.damage.dedup_by(|a, b| a.path == b.path && a.offset == b.offset);
+    Ok(report)
+}
+
+fn verify_part(view: &View, part: &Part, report: &mut Verified) -> Result<()> {
+    let segment = &part.segment;
+    let header = SegmentHeader::read(&**segment.file()).map(|_| ());
+    let catalog = if segment.is_open() { Ok(()) } else { segment::verify_catalog(&**segment.file()) };
+    for result in [header, catalog] {
+        note(report, result)?;
+    }
+    let count = segment.position_from(part.end_ordinal);
+    let Some(last) = count.checked_sub(1).and_then(|last| segment.place(last)) else { return Ok(()) };
+    let mut ahead = ReadAhead::new(segment.file().clone(), segment::RECORDS_OFFSET..last.end, false);
+    for position in 0..count {
+        let Some(place) = segment.place(position) else { continue };
+        let row = segment.row(position).ok();
+        let key = row.filter(|r| !r.is_damaged()).map(|r| r.key());
+        let bytes = match ahead.get(place.clone()) {
+            Ok(bytes) => Ok(bytes),
+            Err(_) => {
+                let mut bytes = vec![0; (place.end - place.start) as usize];
+                let read = segment.file().read_exact_at(&mut bytes, place.start);
+                read.map(|()| bytes.into()).map_err(|e| e.to_string())
+            }
+        };
+        let checked = bytes.and_then(|bytes| match RecordRef::parse(&bytes) {
+            Ok(record) if Some(record.key()) != key => Err("record and catalog name different pages".into()),
+            Ok(_) => Ok(()),
+            Err(e) => Err(e.to_string()),
+        });
+        report.checked_bytes += place.end - place.start;
+        let path = segment.path().to_path_buf();
+        match checked {
+            Err(what) => report.damage.push(Damage { path, offset: place.start, what, key }),
+            Ok(()) => report.good_records += 1,
+        }
+        if let Some(row) = row.filter(|r| r.kind() == Kind::Page && !part.dead.get(position)) {
+            let ordinal = segment.ordinal(position);
+            let found = view.find(row.key()).ok().flatten().map(|(ordinal, _)| ordinal);
+            if found != Some(ordinal) {
+                let what = format!("the index has {found:?} for ordinal {ordinal}");
+                let path = segment.path().to_path_buf();
+                report.damage.push(Damage { path, offset: place.start, what, key });
+            }
+        }
+    }
+    Ok(())
+}
+
+fn note(report: &mut Verified, result: Result<()>) -> Result<()> {
+    match result {
+        Err(StorageError::Corrupt { path, offset, what }) => {
+            report.damage.push(Damage { path, offset, what, key: None });
+            Ok(())
+        }
+        other => other,
+    }
+}
+
+/// Rewrites each damaged segment without what is damaged. Damage outside segments was mended by opening the store.
+pub(super) fn repair(store: &LogStore) -> Result<Verified> {
+    let report = verify(store)?;
+    let damaged: BTreeSet<_> = report.damage.iter().map(|d| d.path.clone()).collect();
+    let open = store.view.load().parts.last().map(|p| p.segment.path().to_path_buf());
+    if open.is_some_and(|path| damaged.contains(&path)) {
+        let mut writer = store.writer.lock();
+        store.check_writable(&writer)?;
+        store.roll(&mut writer)?;
+    }
+    let view = store.view.load_full();
+    for part in &view.parts {
+        if damaged.contains(part.segment.path()) {
+            compaction::rewrite(store, part.segment.number)?;
+        }
+    }
+    store.found.lock().clear();
+    Ok(report)
+}

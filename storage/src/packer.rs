@@ -1,0 +1,271 @@
+//! Pages into records, on all cores, with the store's dictionary.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use arc_swap::ArcSwapOption;
+use parking_lot::Mutex;
+use rayon::prelude::*;
+
+use crate::catalog::Row;
+use crate::codec::{self, Compression, Dictionaries, Dictionary};
+use crate::disk::{self, Disk};
+use crate::error::{Result, StorageError};
+use crate::page::{Page, PageKey, RepositoryKey};
+use crate::record::{self, Kind, RECORD_BYTES_MIN, Record, RecordRef};
+use crate::store::Options;
+
+/// Bytes of a dictionary, at most. Larger ones gain little and cost cache.
+const DICTIONARY_BYTES: usize = 112 << 10;
+/// Pages and bytes a dictionary is trained on.
+const SAMPLE_PAGES: usize = 1000;
+const SAMPLE_BYTES: usize = 12 << 20;
+const SAMPLE_BYTES_EACH: usize = 32 << 10;
+/// Bytes of bodies encoded in one go.
+const GROUP_BYTES: usize = 8 << 20;
+
+/// Records, end to end, with their catalog rows and lengths.
+#[derive(Default)]
+pub(crate) struct Encoded {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) rows: Vec<(Row, u32)>,
+}
+
+impl Encoded {
+    /// Each record's row and bytes.
+    pub(crate) fn records(&self) -> impl Iterator<Item = (&Row, &[u8])> {
+        let mut at = 0;
+        self.rows.iter().map(move |(row, len)| {
+            let start = at;
+            at += *len as usize;
+            (row, self.bytes.get(start..at).unwrap_or_default())
+        })
+    }
+
+    fn push_mark(&mut self, kind: Kind, key: PageKey, at_ms: u64, lifetime_s: u32) {
+        let start = self.bytes.len();
+        record::encode_mark(kind, key, at_ms, lifetime_s, &mut self.bytes);
+        self.note(start);
+    }
+
+    /// Takes note of the record appended at `start`.
+    fn note(&mut self, start: usize) {
+        if let Ok(record) = RecordRef::parse_unverified(self.bytes.get(start..).unwrap_or_default()) {
+            self.rows.push((Row::of(&record), (self.bytes.len() - start) as u32));
+        }
+    }
+}
+
+/// One tombstone or seen entry as a record.
+pub(crate) fn mark(kind: Kind, key: PageKey, at_ms: u64, lifetime_s: u32) -> Encoded {
+    let mut out = Encoded::default();
+    out.push_mark(kind, key, at_ms, lifetime_s);
+    out
+}
+
+/// Makes records of pages for one store.
+pub(crate) struct Packer {
+    key: RepositoryKey,
+    compression: Compression,
+    page_bytes_max: u64,
+    disk: Arc<dyn Disk>,
+    dir: PathBuf,
+    dictionaries: Dictionaries,
+    current: ArcSwapOption<Dictionary>,
+    samples: Mutex<Option<Vec<Vec<u8>>>>,
+    spare: Mutex<Vec<Encoded>>,
+}
+
+impl Packer {
+    /// A packer for the store in `dir`, knowing the dictionaries there.
+    pub(crate) fn open(disk: Arc<dyn Disk>, dir: &Path, key: RepositoryKey, options: &Options) -> Result<Packer> {
+        let level = match options.compression {
+            Compression::Zstd(level) => level,
+            _ => 1,
+        };
+        let dictionaries = Dictionaries::default();
+        let mut current = None;
+        for name in disk.list(dir).map_err(|e| StorageError::io("list", dir, e))? {
+            let Some(hex) = name.strip_prefix("dictionary-").filter(|h| h.len() == 16) else { continue };
+            let path = dir.join(&name);
+            let content = disk::read_file(&*disk, &path).map_err(|e| StorageError::io("read", &path, e))?;
+            let digest = Dictionary::digest_of(&content);
+            if format!("{digest:016x}") != hex {
+                return Err(StorageError::corrupt(&path, 0, format!("its digest is {digest:016x}")));
+            }
+            let dictionary = Arc::new(Dictionary::new(content, level));
+            dictionaries.insert(dictionary.clone());
+            current = Some(dictionary);
+        }
+        let zstd = matches!(options.compression, Compression::Zstd(_));
+        let sampling = zstd && options.train_dictionary && current.is_none();
+        Ok(Packer {
+            key,
+            compression: options.compression,
+            page_bytes_max: options.page_bytes_max.min(u64::from(record::FIELD_BYTES_MAX)),
+            disk,
+            dir: dir.to_path_buf(),
+            dictionaries,
+            current: ArcSwapOption::new(current.filter(|_| zstd)),
+            samples: Mutex::new(sampling.then(Vec::new)),
+            spare: Mutex::new(Vec::new()),
+        })
+    }
+
+    pub(crate) fn repository_key(&self) -> &RepositoryKey {
+        &self.key
+    }
+
+    pub(crate) fn dictionaries(&self) -> &Dictionaries {
+        &self.dictionaries
+    }
+
+    pub(crate) fn page_bytes_max(&self) -> u64 {
+        self.page_bytes_max
+    }
+
+    /// Makes a dictionary durable, then known, then used for packing.
+    pub(crate) fn add_dictionary(&self, content: &[u8]) -> Result<u64> {
+        let digest = Dictionary::digest_of(content);
+        if self.dictionaries.get(digest).is_none() {
+            disk::replace_file(&*self.disk, &self.dir.join(format!("dictionary-{digest:016x}")), content)?;
+            let level = match self.compression {
+                Compression::Zstd(level) => level,
+                _ => 1,
+            };
+            let dictionary = Arc::new(Dictionary::new(content.to_vec(), level));
+            self.dictionaries.insert(dictionary.clone());
+            if matches!(self.compression, Compression::Zstd(_)) {
+                self.current.store(Some(dictionary));
+                *self.samples.lock() = None;
+            }
+        }
+        Ok(digest)
+    }
+
+    /// Encodes pages group by group and hands each group's records to `stage`, in order. Refuses all of them if one is
+    /// no page.
+    pub(crate) fn pack(&self, pages: &[Page<'_>], mut stage: impl FnMut(&Encoded) -> Result<()>) -> Result<()> {
+        let keys = self.check(pages)?;
+        self.sample(pages)?;
+        let mut rest: Vec<(&Page<'_>, PageKey)> = pages.iter().zip(keys).collect();
+        let mut groups = Vec::new();
+        while !rest.is_empty() {
+            let mut bytes = 0;
+            let fit = rest.iter().take_while(|(page, _)| {
+                let fits = bytes < GROUP_BYTES;
+                bytes += page.body.len();
+                fits
+            });
+            let later = rest.split_off(fit.count());
+            groups.push(std::mem::replace(&mut rest, later));
+        }
+        for group in groups {
+            for encoded in self.encode_group(&group) {
+                let encoded = encoded?;
+                stage(&encoded)?;
+                self.give_back(encoded);
+            }
+        }
+        Ok(())
+    }
+
+    fn encode_group(&self, group: &[(&Page<'_>, PageKey)]) -> Vec<Result<Encoded>> {
+        let dictionary = self.current.load_full();
+        let encode = |part: &[(&Page<'_>, PageKey)]| {
+            let mut out = self.spare.lock().pop().unwrap_or_default();
+            for (page, key) in part {
+                let start = out.bytes.len();
+                codec::pack(self.compression, dictionary.as_deref(), page.body, |codec, digest, stored| {
+                    record::encode(page, *key, (codec, digest, stored), &mut out.bytes)
+                })?;
+                out.note(start);
+            }
+            Ok(out)
+        };
+        if group.len() < 4 {
+            return vec![encode(group)];
+        }
+        let part = group.len().div_ceil(rayon::current_num_threads() * 4).max(2);
+        group.par_chunks(part).map(encode).collect()
+    }
+
+    /// Keeps a buffer for the next batch.
+    pub(crate) fn give_back(&self, mut encoded: Encoded) {
+        encoded.bytes.clear();
+        encoded.rows.clear();
+        let mut spare = self.spare.lock();
+        if spare.len() < 32 && encoded.bytes.capacity() <= 4 * GROUP_BYTES {
+            spare.push(encoded);
+        }
+    }
+
+    /// The keys of all pages, or what is wrong with the first that is none.
+    fn check(&self, pages: &[Page<'_>]) -> Result<Vec<PageKey>> {
+        let one = |page: &Page<'_>| {
+            let bytes =
+                (RECORD_BYTES_MIN + page.url.len() + page.mime.len() + page.head.len() + page.body.len()) as u64;
+            if bytes > self.page_bytes_max {
+                let url = page.url.chars().take(200).collect();
+                return Err(StorageError::PageTooLarge { url, bytes, max: self.page_bytes_max });
+            }
+            if page.mime.len() > usize::from(u16::MAX) {
+                let what = format!("its MIME type has {} bytes, at most 65535 fit", page.mime.len());
+                return Err(StorageError::BadPage { url: page.url.chars().take(200).collect(), what });
+            }
+            Ok(self.key.page_key(page.url)?)
+        };
+        if pages.len() < 64 {
+            return pages.iter().map(one).collect();
+        }
+        pages.par_iter().map(one).collect()
+    }
+
+    /// Checks records that come from elsewhere, as `pack` does for pages.
+    pub(crate) fn check_records(&self, records: &[Record]) -> Result<Encoded> {
+        let mut out = self.spare.lock().pop().unwrap_or_default();
+        for record in records {
+            let seen = RecordRef::parse(record.bytes())?;
+            let url = || seen.url().chars().take(200).collect();
+            if seen.as_bytes().len() as u64 > self.page_bytes_max {
+                let (bytes, max) = (seen.as_bytes().len() as u64, self.page_bytes_max);
+                return Err(StorageError::PageTooLarge { url: url(), bytes, max });
+            }
+            if seen.kind() == Kind::Page && self.key.page_key(seen.url())? != seen.key() {
+                let what = "its page id is of another repository; copy the page, not the record".into();
+                return Err(StorageError::BadPage { url: url(), what });
+            }
+            if seen.dictionary() != 0 && self.dictionaries.get(seen.dictionary()).is_none() {
+                return Err(StorageError::UnknownDictionary { digest: seen.dictionary() });
+            }
+            let start = out.bytes.len();
+            out.bytes.extend_from_slice(seen.as_bytes());
+            out.note(start);
+        }
+        Ok(out)
+    }
+
+    /// Keeps bodies until there are enough to train a dictionary on.
+    fn sample(&self, pages: &[Page<'_>]) -> Result<()> {
+        let mut slot = self.samples.lock();
+        let Some(samples) = slot.as_mut() else { return Ok(()) };
+        // Spread over the batch: neighbours are alike.
+        let step = (pages.len() / SAMPLE_PAGES).max(1);
+        for page in pages.iter().step_by(step) {
+            if page.body.len() >= 256 {
+                samples.push(page.body.get(..SAMPLE_BYTES_EACH).unwrap_or(page.body).to_vec());
+            }
+        }
+        let bytes: usize = samples.iter().map(Vec::len).sum();
+        if samples.len() < SAMPLE_PAGES && bytes < SAMPLE_BYTES {
+            return Ok(());
+        }
+        let samples = slot.take().unwrap_or_default();
+        drop(slot);
+        let samples: Vec<&[u8]> = samples.iter().map(Vec::as_slice).take(4 * SAMPLE_PAGES).collect();
+        match Dictionary::train(&samples, DICTIONARY_BYTES, 1) {
+            Ok(trained) => self.add_dictionary(trained.content()).map(|_| ()),
+            Err(_) => Ok(()), // too few, or too alike: pages are packed without one
+        }
+    }
+}

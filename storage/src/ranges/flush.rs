@@ -1,0 +1,303 @@
+//! Sorting what waits into the leaves, in one sweep over the id ranges it touches.
+
+use std::sync::Arc;
+
+use super::directory::{Change, Entry, Extent};
+use super::leaf;
+use super::log_index::LogIndex;
+use super::pending::{Item, Pending};
+use super::slots::SlotWriter;
+use super::{RangeStore, View, Writer, journal, merge_pending};
+use crate::error::{Result, StorageError};
+use crate::page::PageKey;
+use crate::record::{self, Kind, RecordRef};
+use crate::store::Damage;
+
+/// A new bucket is filled to this share, so that it can take some more before it is split.
+const BUCKET_FILL: f64 = 0.8;
+/// A new log likewise; it is appended to, so it needs more room.
+const LOG_FILL: f64 = 0.5;
+
+/// Leaves that take the place of others.
+pub(super) struct Sweep<'a> {
+    store: &'a RangeStore,
+    out: SlotWriter<'a>,
+    next_leaf: u64,
+    changes: Vec<Change>,
+    /// Slots written and slots given up.
+    fresh: Vec<Extent>,
+    retired: Vec<Extent>,
+}
+
+/// Sorts everything staged and buffered into leaves and commits.
+pub(super) fn flush(store: &RangeStore, writer: &mut Writer) -> Result<()> {
+    let view = store.view.load_full();
+    let pending = merge_pending(&view.buffered, std::mem::take(&mut writer.staged));
+    let mut sweep = Sweep::new(store, writer.commit.next_leaf);
+    let result = sweep.take(&view, &pending).and_then(|()| sweep.room());
+    if let Err(e) = result {
+        sweep.undo();
+        return Err(e);
+    }
+    sweep.commit(writer, &view, true)?;
+    writer.staged_records.clear();
+    (writer.staged_bytes, writer.buffered_bytes) = (0, 0);
+    Ok(())
+}
+
+impl<'a> Sweep<'a> {
+    pub(super) fn new(store: &'a RangeStore, next_leaf: u64) -> Self {
+        let out = SlotWriter::new(&store.slots);
+        Sweep { store, out, next_leaf, changes: Vec::new(), fresh: Vec::new(), retired: Vec::new() }
+    }
+
+    /// Brings sorted changes into the leaves that cover them.
+    fn take(&mut self, view: &View, mut pending: &[(PageKey, Pending)]) -> Result<()> {
+        while let Some((key, _)) = pending.first() {
+            let Some((entry, last_id)) = view.directory.find(key.id.0) else { break };
+            let (here, later) = pending.split_at(pending.partition_point(|(k, _)| k.id.0 <= last_id));
+            let entries = if self.fits_behind(entry, here) {
+                vec![self.append(entry, here)?]
+            } else {
+                let items = self.load(entry)?;
+                self.write(entry.first_id, last_id, merge(items, here))?
+            };
+            if entry.extent.slots > 0 && !entries.iter().any(|e| e.extent == entry.extent) {
+                self.retired.push(entry.extent);
+            }
+            self.changes.push(Change { first_id: entry.first_id, last_id, entries });
+            pending = later;
+        }
+        self.out.flush()
+    }
+
+    /// Whether changes can be appended to a log.
+    fn fits_behind(&self, entry: &Entry, changes: &[(PageKey, Pending)]) -> bool {
+        let bytes: usize = changes.iter().map(|(_, p)| p.bytes() + record::RECORD_BYTES_MIN).sum();
+        let room = u64::from(entry.extent.slots) * self.store.slots.slot_bytes();
+        !self.store.is_hash() && entry.extent.slots > 0 && u64::from(entry.used) + bytes as u64 <= room
+    }
+
+    fn append(&mut self, entry: &Entry, changes: &[(PageKey, Pending)]) -> Result<Entry> {
+        let mut bytes = Vec::new();
+        let mut places = Vec::new();
+        let mut after = entry.clone();
+        for (key, pending) in changes {
+            let before = entry.index.probable(*key);
+            let mut push = |record: &[u8], bytes: &mut Vec<u8>| {
+                places.push((*key, entry.used + bytes.len() as u32, record.len() as u32));
+                bytes.extend_from_slice(record);
+            };
+            if pending.wipes {
+                let mut tombstone = Vec::new();
+                record::encode_mark(Kind::Tombstone, *key, 0, 0, &mut tombstone);
+                push(&tombstone, &mut bytes);
+            }
+            if let Some((_, page)) = &pending.page {
+                push(page, &mut bytes);
+            }
+            if let Some((_, seen)) = &pending.seen {
+                bytes.extend_from_slice(seen);
+            }
+            if let Some(len) = before.filter(|_| pending.wipes || pending.page.is_some()) {
+                after.pages = after.pages.saturating_sub(1);
+                after.live_bytes = after.live_bytes.saturating_sub(len);
+            }
+            if let Some((_, page)) = &pending.page {
+                after.pages += 1;
+                after.live_bytes += page.len() as u32;
+            }
+            let deadlines = [&pending.page, &pending.seen].into_iter().flatten().filter_map(|(_, bytes)| {
+                Item { page: bytes.clone(), seen: None }.deadline_ms()
+            });
+            after.deadline_ms = deadlines.fold(after.deadline_ms, u64::min);
+        }
+        self.out.write(self.store.slots.offset(entry.extent) + u64::from(entry.used), &bytes)?;
+        after.index = Arc::new(entry.index.appended(places.into_iter()));
+        after.used += bytes.len() as u32;
+        Ok(after)
+    }
+
+    /// The pages of a leaf. What cannot be read is remembered as damage.
+    pub(super) fn load(&self, entry: &Entry) -> Result<Vec<(PageKey, Item)>> {
+        if entry.extent.slots == 0 {
+            return Ok(Vec::new());
+        }
+        let bytes = self.store.slots.read(entry.extent, entry.used)?;
+        let leaf = leaf::decode(&bytes, false);
+        let offset = self.store.slots.offset(entry.extent);
+        if leaf.nameless_damage().is_some() {
+            // The new leaf will not have it: the old one is set aside, and reported until it is repaired.
+            let name = format!("damaged-{}-{}", self.next_leaf, entry.extent.slot);
+            crate::disk::replace_file(&*self.store.disk, &self.store.dir.join(name), &bytes)?;
+        }
+        self.store.found.lock().extend(leaf.damage.iter().map(|d| Damage {
+            path: self.store.slots.path().to_path_buf(),
+            offset: offset + d.offset as u64,
+            what: d.what.clone(),
+            key: d.key,
+        }));
+        Ok(leaf.items)
+    }
+
+    /// Writes pages of an id range to new leaves.
+    pub(super) fn write(&mut self, first_id: u64, last_id: u64, items: Vec<(PageKey, Item)>) -> Result<Vec<Entry>> {
+        let mut entries = Vec::new();
+        let pieces = self.split(items);
+        let starts: Vec<u64> = pieces.iter().map(|p| p.first().map_or(first_id, |(key, _)| key.id.0)).collect();
+        for (i, piece) in pieces.into_iter().enumerate() {
+            let start = if i == 0 { first_id } else { starts.get(i).copied().unwrap_or(first_id) };
+            let end = starts.get(i + 1).map_or(last_id, |next| next - 1);
+            entries.push(self.write_leaf(start, end, piece)?);
+        }
+        if entries.is_empty() {
+            entries.push(Entry::empty(first_id));
+        }
+        Ok(entries)
+    }
+
+    fn write_leaf(&mut self, first_id: u64, last_id: u64, piece: Vec<(PageKey, Item)>) -> Result<Entry> {
+        let items: Vec<Item> = piece.into_iter().map(|(_, item)| item).collect();
+        let bytes = leaf::encode(&items, self.next_leaf, first_id, last_id);
+        self.next_leaf += 1;
+        let extent = self.store.slots.allocate(self.store.slots.slots_for(bytes.len()));
+        self.fresh.push(extent);
+        self.out.write(self.store.slots.offset(extent), &bytes)?;
+        Ok(Entry {
+            first_id,
+            extent,
+            used: bytes.len() as u32,
+            live_bytes: items.iter().map(|i| i.bytes() as u32).sum(),
+            pages: items.len() as u32,
+            deadline_ms: items.iter().filter_map(Item::deadline_ms).min().unwrap_or(u64::MAX),
+            index: if self.store.is_hash() { Arc::default() } else { Arc::new(LogIndex::of(bytes.into())) },
+        })
+    }
+
+    /// Cuts pages into leaves, never between two pages of one id.
+    fn split(&self, items: Vec<(PageKey, Item)>) -> Vec<Vec<(PageKey, Item)>> {
+        let room = self.store.slots.slot_bytes() as usize;
+        let total = leaf::HEADER_BYTES + items.iter().map(|(_, i)| i.bytes() + 8).sum::<usize>();
+        let whole = if self.store.is_hash() { room } else { (room as f64 * 0.75) as usize };
+        if items.is_empty() {
+            return Vec::new();
+        }
+        if total <= whole {
+            return vec![items];
+        }
+        let fill = if self.store.is_hash() { BUCKET_FILL } else { LOG_FILL };
+        // Even pieces: the last one should not be a splinter.
+        let target = total / (total as f64 / (room as f64 * fill)).ceil().max(2.0) as usize;
+        let mut pieces: Vec<Vec<(PageKey, Item)>> = Vec::new();
+        let mut filled = usize::MAX;
+        let mut last_id = None;
+        for (key, item) in items {
+            let bytes = item.bytes() + 8;
+            let over = filled.saturating_add(bytes) > room.saturating_sub(leaf::HEADER_BYTES) || filled >= target;
+            if pieces.is_empty() || (over && last_id != Some(key.id)) {
+                pieces.push(Vec::new());
+                filled = 0;
+            }
+            filled += bytes;
+            last_id = Some(key.id);
+            if let Some(piece) = pieces.last_mut() {
+                piece.push((key, item));
+            }
+        }
+        pieces
+    }
+
+    /// A change made elsewhere: these leaves take the place of those.
+    pub(super) fn replace(&mut self, change: Change, old: impl Iterator<Item = Extent>) {
+        self.retired.extend(old.filter(|e| e.slots > 0));
+        self.changes.push(change);
+    }
+
+    pub(super) fn flush(&mut self) -> Result<()> {
+        self.out.flush()
+    }
+
+    pub(super) fn written_bytes(&self) -> u64 {
+        self.out.written_bytes
+    }
+
+    /// Whether what was written keeps within the store's capacity.
+    fn room(&self) -> Result<()> {
+        let Some(capacity) = self.store.options.capacity_bytes else { return Ok(()) };
+        let (end, free) = self.store.slots.usage();
+        let given_up: u32 = self.retired.iter().map(|e| e.slots).sum();
+        let used = (u64::from(end) - free as u64 - u64::from(given_up)) * self.store.slots.slot_bytes();
+        if used > capacity {
+            return Err(StorageError::NoSpace { path: self.store.dir.clone() });
+        }
+        Ok(())
+    }
+
+    /// Forgets what was written.
+    pub(super) fn undo(&mut self) {
+        self.store.slots.give_back(self.fresh.drain(..));
+    }
+
+    /// Makes the new leaves count. With `all`, the journal is in them.
+    pub(super) fn commit(mut self, writer: &mut Writer, view: &View, all: bool) -> Result<()> {
+        let poison = |writer: &mut Writer, e: StorageError| {
+            writer.poisoned = Some(e.to_string());
+            Err(e)
+        };
+        if let Err(e) = self.store.slots.file().sync() {
+            return poison(writer, StorageError::io("sync", self.store.slots.path(), e));
+        }
+        let mut directory = view.directory.clone();
+        self.changes.iter().for_each(|change| directory.apply(change));
+        let mut commit = writer.commit;
+        commit.sequence += 1;
+        commit.next_leaf = self.next_leaf;
+        commit.journal += u64::from(all);
+        if let Err(e) = writer.directory.append(commit, &self.changes, &directory) {
+            match e {
+                // Nothing of the frame counts: a later one is written over it.
+                StorageError::NoSpace { .. } => self.undo(),
+                e => return poison(writer, e),
+            }
+            return Err(StorageError::NoSpace { path: self.store.dir.clone() });
+        }
+        writer.commit = commit;
+        let buffered = if all { Arc::default() } else { view.buffered.clone() };
+        let sequence = view.sequence + 1;
+        self.store.view.store(Arc::new(View { directory, buffered, sequence }));
+        self.store.slots.retire(view.sequence, self.retired.drain(..));
+        if all {
+            writer.journal = None;
+            journal::remove_before(&*self.store.disk, &self.store.dir, commit.journal)?;
+        }
+        Ok(())
+    }
+}
+
+/// Pages of a leaf with changes applied.
+fn merge(items: Vec<(PageKey, Item)>, changes: &[(PageKey, Pending)]) -> Vec<(PageKey, Item)> {
+    let mut out = Vec::with_capacity(items.len() + changes.len());
+    let mut items = items.into_iter().peekable();
+    for (key, pending) in changes {
+        while let Some(item) = items.next_if(|(k, _)| k < key) {
+            out.push(item);
+        }
+        let disk = items.next_if(|(k, _)| k == key).map(|(_, item)| item);
+        // A damaged version gives way to any new one, and only to one.
+        let damaged = disk.as_ref().is_some_and(|d| pending.page.is_some() && RecordRef::parse(&d.page).is_err());
+        let disk = disk.filter(|_| !damaged);
+        out.extend(pending.resolve(disk).map(|item| (*key, item)));
+    }
+    out.extend(items);
+    out
+}
+
+/// The leaf a stream or upkeep sees, with what waits on top.
+pub(super) fn with_pending(items: Vec<(PageKey, Item)>, view: &View, first_id: u64, last_id: u64) -> Vec<(PageKey, Item)> {
+    let from = view.buffered.partition_point(|(key, _)| key.id.0 < first_id);
+    let to = view.buffered.partition_point(|(key, _)| key.id.0 <= last_id);
+    match view.buffered.get(from..to) {
+        Some([]) | None => items,
+        Some(changes) => merge(items, changes),
+    }
+}

@@ -1,0 +1,291 @@
+//! A leaf: the pages of one id range, in one or more successive slots. A bucket of the hash organization and a log of the
+//! hashed-log organization have the same form; a bucket is always written anew, a log is appended to.
+//!
+//! ```text
+//!    0   4  magic "WBLF"
+//!    4   4  version
+//!    8   8  sequence: of two leaves that cover an id, the one with the higher holds
+//!   16   8  first id of the range
+//!   24   8  last id of the range
+//!   32   4  records written with the header (n)
+//!   36   4  zero
+//!   40   8  CRC-64 of 0..40 and of the offsets
+//!   48   n × 4  offset of each record
+//!    …   …  records, sorted by key; then, in a log, records in the order they came
+//! ```
+//!
+//! A page may be followed by its "seen" entry. Of several records of a page in a log, later ones are changes to earlier
+//! ones. Up to where a leaf is filled stands in the directory.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+
+use super::pending::{Item, Pending};
+use crate::catalog::Row;
+use crate::page::PageKey;
+use crate::record::{Kind, RecordRef, crc64, record_len};
+
+const MAGIC: [u8; 4] = *b"WBLF";
+pub(crate) const HEADER_BYTES: usize = 48;
+
+/// What a leaf's header says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LeafHeader {
+    pub(crate) sequence: u64,
+    pub(crate) first_id: u64,
+    pub(crate) last_id: u64,
+    count: usize,
+}
+
+impl LeafHeader {
+    /// Reads and checks a header and its offsets.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<(LeafHeader, Vec<u32>), String> {
+        let word = |at: usize| bytes.get(at..at + 8).and_then(|b| b.try_into().ok()).map(u64::from_le_bytes);
+        if bytes.get(..4) != Some(&MAGIC) || bytes.get(4..8) != Some(&crate::identity::VERSION.to_le_bytes()) {
+            return Err("no leaf here".into());
+        }
+        let (Some(sequence), Some(first_id), Some(last_id), Some(count), Some(crc)) =
+            (word(8), word(16), word(24), word(32), word(40))
+        else {
+            return Err("leaf header cut short".into());
+        };
+        let count = count as usize;
+        let table = count.checked_mul(4).and_then(|n| bytes.get(HEADER_BYTES..HEADER_BYTES.checked_add(n)?));
+        let Some(table) = table else { return Err(format!("a leaf of {count} records is cut short")) };
+        let expected = header_crc(bytes.get(..40).unwrap_or_default(), table);
+        if expected != crc {
+            return Err(format!("leaf header damaged: expected CRC-64 {expected:016x}, found {crc:016x}"));
+        }
+        let offsets = table.as_chunks().0.iter().map(|&b| u32::from_le_bytes(b)).collect();
+        Ok((LeafHeader { sequence, first_id, last_id, count }, offsets))
+    }
+}
+
+fn header_crc(head: &[u8], table: &[u8]) -> u64 {
+    crc64(head) ^ crc64(table).rotate_left(1)
+}
+
+/// A leaf of these pages, which are sorted by key.
+pub(crate) fn encode(items: &[Item], sequence: u64, first_id: u64, last_id: u64) -> Vec<u8> {
+    let records = || items.iter().flat_map(|item| std::iter::once(&item.page).chain(&item.seen));
+    let count = records().count();
+    let body: usize = records().map(Bytes::len).sum();
+    let mut out = Vec::with_capacity(HEADER_BYTES + count * 4 + body);
+    out.extend_from_slice(&MAGIC);
+    out.extend_from_slice(&crate::identity::VERSION.to_le_bytes());
+    for word in [sequence, first_id, last_id, count as u64] {
+        out.extend_from_slice(&word.to_le_bytes());
+    }
+    let head = out.clone();
+    out.extend_from_slice(&[0; 8]);
+    let mut at = (HEADER_BYTES + count * 4) as u32;
+    for record in records() {
+        out.extend_from_slice(&at.to_le_bytes());
+        at += record.len() as u32;
+    }
+    let crc = header_crc(&head, out.get(HEADER_BYTES..).unwrap_or_default());
+    if let Some(target) = out.get_mut(40..48) {
+        target.copy_from_slice(&crc.to_le_bytes());
+    }
+    records().for_each(|record| out.extend_from_slice(record));
+    out
+}
+
+/// Bytes a leaf of these pages takes.
+pub(crate) fn encoded_bytes(items: &[Item]) -> usize {
+    HEADER_BYTES + items.iter().map(|i| i.bytes() + if i.seen.is_some() { 8 } else { 4 }).sum::<usize>()
+}
+
+/// A record in a leaf that is not what was written.
+#[derive(Clone, Debug)]
+pub(crate) struct LeafDamage {
+    pub(crate) offset: usize,
+    pub(crate) what: String,
+    pub(crate) key: Option<PageKey>,
+}
+
+/// The pages of a leaf and what is damaged in it.
+#[derive(Debug, Default)]
+pub(crate) struct Leaf {
+    /// Sorted by key. Damaged records are among them where their header still names the page.
+    pub(crate) items: Vec<(PageKey, Item)>,
+    pub(crate) damage: Vec<LeafDamage>,
+    pub(crate) records: u64,
+}
+
+impl Leaf {
+    /// Damage that hides which page it hit.
+    pub(crate) fn nameless_damage(&self) -> Option<&LeafDamage> {
+        // The header is only a help to find records.
+        self.damage.iter().find(|d| d.key.is_none() && d.offset != 0)
+    }
+}
+
+/// Where each record of a leaf lies, found by its offsets and then by walking.
+fn places(bytes: &[u8]) -> (Vec<(usize, usize)>, Vec<LeafDamage>) {
+    let mut damage = Vec::new();
+    let (mut at, mut places) = (HEADER_BYTES, Vec::new());
+    match LeafHeader::decode(bytes) {
+        Ok((header, offsets)) => {
+            at = HEADER_BYTES + header.count * 4;
+            for (i, &start) in offsets.iter().enumerate() {
+                let start = start as usize;
+                let end = match offsets.get(i + 1) {
+                    Some(&next) => next as usize,
+                    None => start + record_len(bytes.get(start..).unwrap_or_default()).unwrap_or(0) as usize,
+                };
+                if start < end && end <= bytes.len() {
+                    places.push((start, end));
+                    at = end;
+                } else {
+                    damage.push(LeafDamage { offset: start, what: "record cut short".into(), key: None });
+                    at = next_record(bytes, start + 1);
+                }
+            }
+        }
+        Err(what) => {
+            damage.push(LeafDamage { offset: 0, what, key: None });
+            at = next_record(bytes, at);
+        }
+    }
+    while at < bytes.len() {
+        let rest = bytes.get(at..).unwrap_or_default();
+        match record_len(rest) {
+            Ok(len) if len as usize <= rest.len() => {
+                places.push((at, at + len as usize));
+                at += len as usize;
+            }
+            _ => {
+                damage.push(LeafDamage { offset: at, what: "no record where one should be".into(), key: None });
+                at = next_record(bytes, at + 1);
+            }
+        }
+    }
+    (places, damage)
+}
+
+/// The next place where a record seems to start.
+fn next_record(bytes: &[u8], from: usize) -> usize {
+    let candidates = (from..bytes.len()).filter(|&at| bytes.get(at..at + 3) == Some(b"WBR"));
+    candidates.into_iter().find(|&at| record_len(bytes.get(at..).unwrap_or_default()).is_ok()).unwrap_or(bytes.len())
+}
+
+/// Reads a leaf: the outcome of all its records, sorted by key. With `verify` every record's checksum is computed.
+pub(crate) fn decode(bytes: &Bytes, verify: bool) -> Leaf {
+    let (places, damage) = places(bytes);
+    let mut leaf = Leaf { damage, ..Leaf::default() };
+    let mut sorted = true;
+    for (start, end) in places {
+        let slice = bytes.slice(start..end);
+        let parsed = if verify { RecordRef::parse(&slice) } else { RecordRef::parse_unverified(&slice) };
+        let record = match parsed {
+            Ok(record) => record,
+            Err(e) => {
+                // Where the header holds, the page is known: the item stays, so that a lookup reports the damage.
+                let known = record_len(&slice).and_then(|_| RecordRef::parse_unverified(&slice));
+                let known = known.ok().filter(|r| r.kind() == Kind::Page).map(|r| r.key());
+                leaf.damage.push(LeafDamage { offset: start, what: e.to_string(), key: known });
+                if let Some(key) = known {
+                    sorted &= leaf.items.last().is_none_or(|(last, _)| *last < key);
+                    leaf.items.push((key, Item { page: slice, seen: None }));
+                }
+                continue;
+            }
+        };
+        leaf.records += 1;
+        let key = record.key();
+        match (record.kind(), leaf.items.last_mut()) {
+            (Kind::Seen, Some((last, item))) if sorted && *last == key => item.seen = Some(slice),
+            (Kind::Page, last) if sorted && last.as_ref().is_none_or(|(last, _)| *last < key) => {
+                leaf.items.push((key, Item { page: slice, seen: None }));
+            }
+            // Appended later: from here on in the order of arrival, not of keys.
+            _ => {
+                sorted = false;
+                leaf.items.push((key, Item { page: slice, seen: None }));
+            }
+        }
+    }
+    if !sorted {
+        leaf.items = replay(std::mem::take(&mut leaf.items));
+    }
+    leaf
+}
+
+/// The outcome of changes in the order they came.
+fn replay(changes: Vec<(PageKey, Item)>) -> Vec<(PageKey, Item)> {
+    let mut pages: BTreeMap<PageKey, Item> = BTreeMap::new();
+    for (key, change) in changes {
+        let Ok(record) = RecordRef::parse_unverified(&change.page) else { continue };
+        let before = pages.remove(&key);
+        let current = before.as_ref().and_then(Item::version);
+        let after = match record.kind() {
+            Kind::Page if change.seen.is_some() => Some(change),
+            _ => {
+                let mut pending = Pending::default();
+                pending.stage(&Row::of(&record), change.page.clone(), current);
+                pending.resolve(before)
+            }
+        };
+        if let Some(item) = after {
+            pages.insert(key, item);
+        }
+    }
+    pages.into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::page::{Page, PageId};
+
+    fn key(i: u64) -> PageKey {
+        PageKey { id: PageId(i), tie: 1 }
+    }
+
+    fn page(i: u64, fetched_at_ms: u64) -> Bytes {
+        let mut out = Vec::new();
+        let page = Page { url: "http://h/", fetched_at_ms, body: b"body", ..Page::default() };
+        crate::record::encode(&page, key(i), (crate::Codec::Plain, 0, b"body"), &mut out).unwrap();
+        out.into()
+    }
+
+    fn mark(kind: Kind, i: u64) -> Bytes {
+        let mut out = Vec::new();
+        crate::record::encode_mark(kind, key(i), 77, 5, &mut out);
+        out.into()
+    }
+
+    fn shown(leaf: &Leaf) -> Vec<(u64, u64, bool)> {
+        leaf.items.iter().map(|(k, i)| (k.id.0, i.version().unwrap().fetched_at_ms, i.seen.is_some())).collect()
+    }
+
+    #[test]
+    fn appended_changes_have_their_effect() {
+        let items: Vec<Item> = (1..=4).map(|i| Item { page: page(i, 10), seen: None }).collect();
+        let mut bytes = encode(&items, 1, 0, 9);
+        assert_eq!(bytes.len(), encoded_bytes(&items));
+        let changes = [page(2, 11), page(3, 9), mark(Kind::Tombstone, 4), mark(Kind::Seen, 1), page(0, 5), page(4, 3)];
+        changes.iter().for_each(|record| bytes.extend_from_slice(record));
+        let leaf = decode(&bytes.into(), true);
+        assert_eq!(shown(&leaf), [(0, 5, false), (1, 10, true), (2, 11, false), (3, 10, false), (4, 3, false)]);
+        assert!(leaf.damage.is_empty());
+    }
+
+    #[test]
+    fn damage_costs_only_the_record_it_hits() {
+        let items: Vec<Item> = (1..=5).map(|i| Item { page: page(i, 10), seen: Some(mark(Kind::Seen, i)) }).collect();
+        let bytes = encode(&items, 1, 0, 9);
+        let whole = decode(&bytes.clone().into(), true);
+        assert_eq!((whole.items.len(), whole.records, whole.damage.len()), (5, 10, 0));
+        for at in 0..bytes.len() {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= 16;
+            let leaf = decode(&damaged.into(), true);
+            assert!(!leaf.damage.is_empty(), "byte {at}");
+            let good = leaf.items.iter().filter(|(_, i)| RecordRef::parse(&i.page).is_ok()).count();
+            assert!(good >= 4, "byte {at}: {good} good pages");
+        }
+    }
+}

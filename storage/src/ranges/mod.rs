@@ -1,0 +1,484 @@
+//! The hash and hashed-log organizations: pages in *leaves* on successive id ranges. A leaf is a bucket (hash), kept
+//! sorted and always written anew, or a log (hashed-log), appended to until it is full.
+//!
+//! ```text
+//!   STORE          what it is (identity.rs)
+//!   slots          leaves, each in one or more successive slots of one size (slots.rs, leaf.rs)
+//!   directory      which leaf covers which ids (directory.rs)
+//!   journal-N      changes whose pages wait in the buffer (journal.rs)
+//!   dictionary-D   a zstd dictionary, named by its digest
+//! ```
+//!
+//! 1. A leaf is never changed in place, only written to free slots or, a log, behind its filled part. A frame in the
+//!    directory, synced after the slots, makes the new leaves count: a crash leaves the old or the new.
+//! 2. A leaf that grows over its slot is split; growing past any planned size is nothing special. Only a leaf whose pages
+//!    share one id, or one large page, takes several slots.
+//! 3. A view is immutable: streams hold a lease on theirs, and slots are used again when no view needs them.
+//! 4. Changes wait in a buffer, durable in the journal, until there are enough to sort into leaves in one sweep. Which of
+//!    two versions of a page wins is decided then, and by every reader until then.
+
+mod directory;
+mod flush;
+mod journal;
+mod leaf;
+mod log_index;
+mod open;
+mod pending;
+mod slots;
+mod stream;
+mod upkeep;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
+
+use self::directory::{Commit, Directory, DirectoryFile, Entry};
+use self::journal::Journal;
+use self::leaf::LeafDamage;
+use self::pending::{Item, Pending};
+use self::slots::Slots;
+use self::stream::RangeStream;
+use crate::catalog::Row;
+use crate::codec::Dictionaries;
+use crate::disk::{Disk, DiskLock};
+use crate::error::{Result, StorageError};
+use crate::expiry::{Due, Seen};
+use crate::packer::{self, Encoded, Packer};
+use crate::page::{Page, PageId, PageKey, RepositoryKey, Version};
+use crate::record::{Kind, Record, RecordRef};
+use crate::store::{
+    Added, Compacted, Cursor, Damage, Options, Organization, PageStore, PageStream, Stats, StreamSpec, Trust, Verified,
+};
+
+/// What may be staged before a store commits by itself, when its buffer is smaller.
+const STAGED_BYTES_MAX: u64 = 64 << 20;
+
+/// What a reader sees.
+#[derive(Debug)]
+struct View {
+    directory: Directory,
+    /// Sorted by key.
+    buffered: Arc<Vec<(PageKey, Pending)>>,
+    sequence: u64,
+}
+
+impl View {
+    fn pending(&self, key: PageKey) -> Option<&Pending> {
+        let at = self.buffered.binary_search_by_key(&key, |(key, _)| *key).ok()?;
+        self.buffered.get(at).map(|(_, pending)| pending)
+    }
+}
+
+/// The state behind the writer's lock.
+#[derive(Debug)]
+struct Writer {
+    staged: BTreeMap<PageKey, Pending>,
+    staged_bytes: u64,
+    /// What was staged, in order, for the journal.
+    staged_records: Vec<u8>,
+    buffered_bytes: u64,
+    journal: Option<Journal>,
+    directory: DirectoryFile,
+    commit: Commit,
+    dropped: Option<String>,
+    poisoned: Option<String>,
+}
+
+/// A store organized by id ranges.
+pub(crate) struct RangeStore {
+    disk: Arc<dyn Disk>,
+    dir: PathBuf,
+    organization: Organization,
+    options: Options,
+    packer: Packer,
+    slots: Arc<Slots>,
+    view: ArcSwap<View>,
+    writer: Mutex<Writer>,
+    /// Damage found when opening or on the way.
+    found: Mutex<Vec<Damage>>,
+    _lock: Box<dyn DiskLock>,
+}
+
+impl RangeStore {
+    fn is_hash(&self) -> bool {
+        self.organization == Organization::Hash
+    }
+
+    fn check_writable(&self, writer: &Writer) -> Result<()> {
+        match &writer.poisoned {
+            Some(why) => Err(StorageError::Poisoned { path: self.dir.clone(), why: why.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    /// The version of a page as of now, staged changes included.
+    fn current(&self, writer: &Writer, key: PageKey) -> Result<Option<Version>> {
+        let visible = self.item(key)?;
+        let item = match writer.staged.get(&key) {
+            Some(pending) => pending.resolve(visible),
+            None => visible,
+        };
+        Ok(item.and_then(|item| item.version()))
+    }
+
+    /// Stages encoded records.
+    fn stage(&self, encoded: &Encoded, added: &mut Added) -> Result<()> {
+        let mut writer = self.writer.lock();
+        self.check_writable(&writer)?;
+        for (row, bytes) in encoded.records() {
+            let key = row.key();
+            let current = match row.kind() {
+                Kind::Page => None,
+                _ => match self.current(&writer, key)? {
+                    Some(version) => Some(version),
+                    None => {
+                        added.stale += 1;
+                        continue;
+                    }
+                },
+            };
+            self.stage_one(&mut writer, row, bytes, current, added);
+        }
+        let limit = self.options.buffer_bytes.max(STAGED_BYTES_MAX);
+        if writer.staged_bytes > limit { self.commit_locked(&mut writer) } else { Ok(()) }
+    }
+
+    fn stage_one(&self, writer: &mut Writer, row: &Row, bytes: &[u8], current: Option<Version>, added: &mut Added) {
+        let before = writer.staged.get(&row.key()).map_or(0, Pending::bytes);
+        let pending = writer.staged.entry(row.key()).or_default();
+        let had = pending.page.as_ref().map(|(version, _)| *version);
+        match (row.kind(), had) {
+            (Kind::Page, Some(version)) if version >= row.version() => added.stale += 1,
+            (Kind::Page, None) => added.new += 1,
+            _ => added.superseding += 1,
+        }
+        pending.stage(row, Bytes::copy_from_slice(bytes), current);
+        let after = pending.bytes();
+        writer.staged_bytes = (writer.staged_bytes + after as u64).saturating_sub(before as u64);
+        if self.options.buffer_bytes > 0 {
+            writer.staged_records.extend_from_slice(bytes);
+        }
+    }
+
+    fn stage_marks(&self, kind: Kind, marks: impl Iterator<Item = Seen>) -> Result<u64> {
+        let mut added = Added::default();
+        for seen in marks {
+            self.stage(&packer::mark(kind, seen.key, seen.at_ms, seen.lifetime_s), &mut added)?;
+        }
+        Ok(added.staged())
+    }
+
+    /// Makes everything staged durable and visible: in the journal while the buffer has room, else in the leaves.
+    fn commit_locked(&self, writer: &mut MutexGuard<'_, Writer>) -> Result<()> {
+        self.check_writable(writer)?;
+        if let Some(why) = writer.dropped.take() {
+            return Err(StorageError::Dropped { path: self.dir.clone(), why });
+        }
+        if writer.staged.is_empty() {
+            return Ok(());
+        }
+        let result = if writer.buffered_bytes + writer.staged_bytes > self.options.buffer_bytes {
+            flush::flush(self, writer)
+        } else {
+            self.commit_to_journal(writer)
+        };
+        if result.is_err() {
+            self.drop_staged(writer);
+        }
+        result
+    }
+
+    fn drop_staged(&self, writer: &mut Writer) {
+        writer.staged.clear();
+        writer.staged_records.clear();
+        writer.staged_bytes = 0;
+    }
+
+    fn commit_to_journal(&self, writer: &mut Writer) -> Result<()> {
+        if writer.journal.is_none() {
+            writer.journal = Some(Journal::create(&*self.disk, &self.dir, writer.commit.journal)?);
+        }
+        let records = std::mem::take(&mut writer.staged_records);
+        if let Some(journal) = &mut writer.journal {
+            journal.write(&records)?;
+            if let Err(e) = journal.sync(records.len() as u64) {
+                writer.poisoned = Some(e.to_string());
+                return Err(e);
+            }
+        }
+        let view = self.view.load();
+        let buffered = merge_pending(&view.buffered, std::mem::take(&mut writer.staged));
+        writer.buffered_bytes = buffered.iter().map(|(_, p)| p.bytes() as u64).sum();
+        writer.staged_bytes = 0;
+        let (directory, sequence) = (view.directory.clone(), view.sequence);
+        self.view.store(Arc::new(View { directory, buffered: Arc::new(buffered), sequence }));
+        Ok(())
+    }
+
+    /// The page with this key as a reader sees it now, not verified.
+    fn item(&self, key: PageKey) -> Result<Option<Item>> {
+        loop {
+            let view = self.view.load_full();
+            let pending = view.pending(key);
+            let (entry, _) = match view.directory.find(key.id.0) {
+                Some(found) if !pending.is_some_and(|p| p.wipes) => found,
+                _ => return Ok(pending.and_then(|p| p.resolve(None))),
+            };
+            let found = self.item_in_leaf(entry, key);
+            // The slots may have been used again while they were read: then the leaf is elsewhere now, or was, for it
+            // takes two sweeps to give a leaf's slots up and to use them again.
+            let now = self.view.load();
+            let moved = now.directory.find(key.id.0).is_none_or(|(e, _)| e.extent != entry.extent)
+                || now.sequence > view.sequence + 1;
+            if moved {
+                continue;
+            }
+            let disk = found?;
+            return Ok(match pending {
+                Some(pending) => pending.resolve(disk),
+                None => disk,
+            });
+        }
+    }
+
+    /// The page with this key in one leaf.
+    fn item_in_leaf(&self, entry: &Entry, key: PageKey) -> Result<Option<Item>> {
+        if entry.extent.slots == 0 {
+            return Ok(None);
+        }
+        if self.is_hash() {
+            let bytes = self.slots.read(entry.extent, entry.used)?;
+            let mut leaf = leaf::decode(&bytes, false);
+            let at = leaf.items.binary_search_by_key(&key, |(key, _)| *key).ok();
+            return match (at, leaf.nameless_damage()) {
+                (Some(at), _) => Ok(Some(leaf.items.swap_remove(at).1)),
+                (None, None) => Ok(None),
+                (None, Some(damage)) => Err(self.may_be_lost(entry, damage)),
+            };
+        }
+        let offset = self.slots.offset(entry.extent);
+        let mut item: Option<Item> = None;
+        let (places, damage) = entry.index.find(key, || self.slots.read(entry.extent, entry.used))?;
+        for (at, len) in places {
+            let mut bytes = vec![0; len as usize];
+            let read = self.slots.file().read_exact_at(&mut bytes, offset + u64::from(at));
+            read.map_err(|e| StorageError::io("read", self.slots.path(), e))?;
+            let bytes = Bytes::from(bytes);
+            let Ok(record) = RecordRef::parse_unverified(&bytes) else {
+                return Err(StorageError::corrupt(self.slots.path(), offset + u64::from(at), "no record here"));
+            };
+            if record.key() == key {
+                let mut pending = Pending::default();
+                let current = item.as_ref().and_then(Item::version);
+                pending.stage(&Row::of(&record), bytes.clone(), current);
+                item = pending.resolve(item);
+            }
+        }
+        match damage {
+            Some(damage) if item.is_none() => Err(self.may_be_lost(entry, damage)),
+            _ => Ok(item),
+        }
+    }
+
+    /// A page that is not there, in a leaf where something is damaged beyond telling which page it was.
+    fn may_be_lost(&self, entry: &Entry, damage: &LeafDamage) -> StorageError {
+        let at = self.slots.offset(entry.extent) + damage.offset as u64;
+        StorageError::corrupt(self.slots.path(), at, format!("{}; the page may be lost with it", damage.what))
+    }
+
+    /// A record that was found, verified if asked.
+    fn record(&self, item: Item, trust: Trust) -> Result<Record> {
+        let result = match trust {
+            Trust::Verify => Record::new(item.page.clone()),
+            Trust::Disk => Record::new_unverified(item.page.clone()),
+        };
+        result.map_err(|e| {
+            let key = item.key();
+            let place = key.and_then(|key| self.place_of(key));
+            StorageError::corrupt(self.slots.path(), place.unwrap_or(0), e)
+        })
+    }
+
+    /// Where the leaf of a page begins.
+    fn place_of(&self, key: PageKey) -> Option<u64> {
+        let view = self.view.load();
+        view.directory.find(key.id.0).map(|(entry, _)| self.slots.offset(entry.extent))
+    }
+
+    fn used_bytes(&self) -> u64 {
+        let writer = self.writer.lock();
+        let files = writer.directory.bytes() + writer.journal.as_ref().map_or(0, Journal::bytes);
+        let (end, free) = self.slots.usage();
+        let leaves = if self.is_hash() {
+            (u64::from(end) - free as u64) * self.slots.slot_bytes()
+        } else {
+            self.view.load().directory.iter().map(|e| u64::from(e.used).next_multiple_of(4096)).sum()
+        };
+        files + leaves
+    }
+}
+
+/// What waits, with later changes on top.
+fn merge_pending(before: &[(PageKey, Pending)], staged: BTreeMap<PageKey, Pending>) -> Vec<(PageKey, Pending)> {
+    let mut out = Vec::with_capacity(before.len() + staged.len());
+    let mut older = before.iter().peekable();
+    for (key, pending) in staged {
+        while let Some((k, p)) = older.next_if(|(k, _)| *k < key) {
+            out.push((*k, p.clone()));
+        }
+        let merged = match older.next_if(|(k, _)| *k == key) {
+            Some((_, under)) => over(under, pending),
+            None => pending,
+        };
+        out.push((key, merged));
+    }
+    out.extend(older.cloned());
+    out
+}
+
+/// Changes of one page on top of earlier ones.
+fn over(under: &Pending, top: Pending) -> Pending {
+    if top.wipes {
+        return top;
+    }
+    let newer = top.page.filter(|(version, _)| under.page.as_ref().is_none_or(|(old, _)| old < version));
+    Pending { wipes: under.wipes, page: newer.or_else(|| under.page.clone()), seen: top.seen.or_else(|| under.seen.clone()) }
+}
+
+impl PageStore for RangeStore {
+    fn organization(&self) -> Organization {
+        self.organization
+    }
+
+    fn repository_key(&self) -> &RepositoryKey {
+        self.packer.repository_key()
+    }
+
+    fn dictionaries(&self) -> &Dictionaries {
+        self.packer.dictionaries()
+    }
+
+    fn add_dictionary(&self, content: &[u8]) -> Result<u64> {
+        self.packer.add_dictionary(content)
+    }
+
+    fn add(&self, pages: &[Page<'_>]) -> Result<Added> {
+        let mut added = Added::default();
+        self.packer.pack(pages, |encoded| self.stage(encoded, &mut added))?;
+        Ok(added)
+    }
+
+    fn add_records(&self, records: &[Record]) -> Result<Added> {
+        let mut added = Added::default();
+        let encoded = self.packer.check_records(records)?;
+        self.stage(&encoded, &mut added)?;
+        self.packer.give_back(encoded);
+        Ok(added)
+    }
+
+    fn delete(&self, keys: &[PageKey]) -> Result<u64> {
+        let at_ms = crate::now_ms();
+        self.stage_marks(Kind::Tombstone, keys.iter().map(|&key| Seen { key, at_ms, lifetime_s: 0 }))
+    }
+
+    fn seen(&self, seen: &[Seen]) -> Result<u64> {
+        self.stage_marks(Kind::Seen, seen.iter().copied())
+    }
+
+    fn commit(&self) -> Result<()> {
+        self.commit_locked(&mut self.writer.lock())
+    }
+
+    fn lookup(&self, key: PageKey, trust: Trust) -> Result<Option<Record>> {
+        self.item(key)?.map(|item| self.record(item, trust)).transpose()
+    }
+
+    fn lookup_id(&self, id: PageId, trust: Trust) -> Result<Vec<Record>> {
+        let from = Cursor::Key(PageKey { id, tie: 0 });
+        let mut stream = RangeStream::new(self, &StreamSpec { from, trust, ..StreamSpec::default() }, Some(id))?;
+        let mut found = Vec::new();
+        while let Some(record) = stream.next() {
+            let record = record?;
+            if record.get().key().id != id {
+                break;
+            }
+            found.push(record);
+        }
+        Ok(found)
+    }
+
+    fn stream(&self, spec: &StreamSpec) -> Result<Box<dyn PageStream>> {
+        Ok(Box::new(RangeStream::new(self, spec, None)?))
+    }
+
+    fn merge(&self, sorted: &mut dyn Iterator<Item = Result<Record>>) -> Result<Added> {
+        crate::merge_in_batches(sorted, |records| self.add_records(records))
+    }
+
+    fn keys(&self) -> Result<Vec<PageKey>> {
+        let mut stream = RangeStream::new(self, &StreamSpec { trust: Trust::Disk, ..StreamSpec::default() }, None)?;
+        let mut keys = Vec::new();
+        while let Some(record) = stream.next() {
+            keys.push(record?.get().key());
+        }
+        Ok(keys)
+    }
+
+    fn stats(&self) -> Stats {
+        let used_bytes = self.used_bytes();
+        let view = self.view.load();
+        let on_disk: u64 = view.directory.iter().map(|e| u64::from(e.live_bytes)).sum();
+        let pages: u64 = view.directory.iter().map(|e| u64::from(e.pages)).sum();
+        let buffered: i64 = view.buffered.iter().map(|(_, p)| i64::from(p.page.is_some()) - i64::from(p.wipes)).sum();
+        let free = self.disk.free_bytes(&self.dir).unwrap_or(0);
+        let filled: u64 = view.directory.iter().map(|e| u64::from(e.used)).sum();
+        Stats {
+            organization: self.organization,
+            capacity_bytes: self.options.capacity_bytes.unwrap_or(used_bytes.saturating_add(free)),
+            used_bytes,
+            live_bytes: on_disk,
+            dead_bytes: filled.saturating_sub(on_disk),
+            pages: pages.saturating_add_signed(buffered),
+            segments: view.directory.iter().count() as u64,
+            memory_bytes: view.directory.memory_bytes() as u64 + self.writer.lock().buffered_bytes,
+        }
+    }
+
+    fn compact(&self, budget_bytes: u64) -> Result<Compacted> {
+        upkeep::compact(self, budget_bytes)
+    }
+
+    fn verify(&self) -> Result<Verified> {
+        upkeep::verify(self)
+    }
+
+    fn repair(&self) -> Result<Verified> {
+        upkeep::repair(self)
+    }
+
+    fn due(&self, now_ms: u64, limit: usize) -> Result<Vec<Due>> {
+        upkeep::due(self, now_ms, limit)
+    }
+
+    fn close(&self) -> Result<()> {
+        let mut writer = self.writer.lock();
+        self.commit_locked(&mut writer)?;
+        if writer.buffered_bytes > 0 {
+            flush::flush(self, &mut writer)?;
+        }
+        writer.poisoned.get_or_insert_with(|| "the store was closed".into());
+        Ok(())
+    }
+}
+
+/// Creates the files of an empty store.
+pub(crate) fn create(disk: &Arc<dyn Disk>, dir: &Path) -> Result<()> {
+    let path = dir.join("slots");
+    disk.open(&path, true).map_err(|e| StorageError::io("create", &path, e))?;
+    let commit = Commit { sequence: 0, journal: 1, next_leaf: 1 };
+    DirectoryFile::replace(disk, dir, &Directory::new(), commit).map(|_| ())
+}

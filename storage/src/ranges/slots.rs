@@ -1,0 +1,219 @@
+//! A file of slots of one size, and who may use them: allocation, and leases that keep a slot from being used again while
+//! a reader of an older view may still need it.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+
+use super::directory::Extent;
+use crate::disk::{Disk, DiskFile};
+use crate::error::{Result, StorageError};
+
+/// Bytes gathered before successive slots are written.
+const WRITE_BYTES: usize = 4 << 20;
+
+/// The file `slots` of a store.
+#[derive(Debug)]
+pub(crate) struct Slots {
+    file: Arc<dyn DiskFile>,
+    slot_bytes: u64,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    free: BTreeSet<u32>,
+    /// Slots from here on were never used.
+    end: u32,
+    /// Where to look for the next free slot.
+    next: u32,
+    /// Views being read: sequence, readers.
+    leases: BTreeMap<u64, usize>,
+    /// Slots given up by the view with this sequence.
+    retired: VecDeque<(u64, Extent)>,
+}
+
+impl State {
+    fn release(&mut self) {
+        let oldest = self.leases.keys().next().copied().unwrap_or(u64::MAX);
+        while self.retired.front().is_some_and(|(sequence, _)| *sequence <= oldest) {
+            if let Some((_, extent)) = self.retired.pop_front() {
+                self.free.extend(extent.slot..extent.slot + extent.slots);
+            }
+        }
+    }
+}
+
+/// Keeps the slots of one view from being used again.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    state: Arc<Mutex<State>>,
+    sequence: u64,
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let mut state = self.state.lock();
+        if let Some(readers) = state.leases.get_mut(&self.sequence) {
+            *readers -= 1;
+            if *readers == 0 {
+                state.leases.remove(&self.sequence);
+            }
+        }
+        state.release();
+    }
+}
+
+impl Slots {
+    /// Opens the file; `used` are the extents the directory names.
+    pub(crate) fn open(disk: &dyn Disk, dir: &Path, slot_bytes: u32, used: impl Iterator<Item = Extent>) -> Result<Slots> {
+        let path = dir.join("slots");
+        let file = disk.open(&path, false).map_err(|e| StorageError::io("open", &path, e))?;
+        let taken: BTreeSet<u32> = used.flat_map(|e| e.slot..e.slot + e.slots).collect();
+        let end = taken.last().map_or(0, |last| last + 1);
+        let free = (0..end).filter(|slot| !taken.contains(slot)).collect();
+        let state = State { free, end, ..State::default() };
+        Ok(Slots { file, slot_bytes: slot_bytes.into(), state: Arc::new(Mutex::new(state)) })
+    }
+
+    pub(crate) fn file(&self) -> &Arc<dyn DiskFile> {
+        &self.file
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.file.path()
+    }
+
+    pub(crate) fn slot_bytes(&self) -> u64 {
+        self.slot_bytes
+    }
+
+    /// Where an extent begins in the file.
+    pub(crate) fn offset(&self, extent: Extent) -> u64 {
+        u64::from(extent.slot) * self.slot_bytes
+    }
+
+    /// How many slots `bytes` need.
+    pub(crate) fn slots_for(&self, bytes: usize) -> u32 {
+        (bytes as u64).div_ceil(self.slot_bytes) as u32
+    }
+
+    /// Slots ever used, and how many of them are free now.
+    pub(crate) fn usage(&self) -> (u32, usize) {
+        let state = self.state.lock();
+        (state.end, state.free.len())
+    }
+
+    /// Takes successive free slots, or new ones at the end.
+    pub(crate) fn allocate(&self, slots: u32) -> Extent {
+        let mut state = self.state.lock();
+        let next = state.next;
+        let fits = |start: &u32| (*start..*start + slots).all(|s| state.free.contains(&s));
+        let found = if slots == 1 {
+            state.free.range(next..).next().or_else(|| state.free.first()).copied()
+        } else {
+            state.free.iter().copied().find(fits)
+        };
+        let slot = found.unwrap_or(state.end);
+        for taken in slot..slot + slots {
+            state.free.remove(&taken);
+        }
+        state.end = state.end.max(slot + slots);
+        state.next = slot + slots;
+        Extent { slot, slots }
+    }
+
+    /// Gives back slots nobody has seen.
+    pub(crate) fn give_back(&self, extents: impl Iterator<Item = Extent>) {
+        let mut state = self.state.lock();
+        for extent in extents {
+            state.free.extend(extent.slot..extent.slot + extent.slots);
+        }
+    }
+
+    /// Frees slots that views up to `sequence` use and later ones don't, once no such view is read any more.
+    pub(crate) fn retire(&self, sequence: u64, extents: impl Iterator<Item = Extent>) {
+        let mut state = self.state.lock();
+        state.retired.extend(extents.map(|extent| (sequence + 1, extent)));
+        state.release();
+    }
+
+    /// Keeps the slots of the view with this sequence.
+    pub(crate) fn lease(&self, sequence: u64) -> Lease {
+        *self.state.lock().leases.entry(sequence).or_default() += 1;
+        Lease { state: self.state.clone(), sequence }
+    }
+
+    /// The highest slots that are free: gives them back to the disk. Returns bytes freed.
+    pub(crate) fn shrink(&self) -> Result<u64> {
+        let mut state = self.state.lock();
+        let before = state.end;
+        while let Some(last) = state.end.checked_sub(1).filter(|last| state.free.contains(last)) {
+            state.free.remove(&last);
+            state.end = last;
+        }
+        let end = u64::from(state.end) * self.slot_bytes;
+        state.next = 0;
+        let len = self.file.len().map_err(|e| StorageError::io("read", self.path(), e))?;
+        if state.end < before && end < len {
+            self.file.set_len(end).map_err(|e| StorageError::io("cut", self.path(), e))?;
+        }
+        Ok(u64::from(before - state.end) * self.slot_bytes)
+    }
+
+    /// The first `used` bytes of an extent.
+    pub(crate) fn read(&self, extent: Extent, used: u32) -> Result<Bytes> {
+        let mut bytes = vec![0; used as usize];
+        let offset = self.offset(extent);
+        self.file.read_exact_at(&mut bytes, offset).map_err(|e| match e.kind() {
+            std::io::ErrorKind::UnexpectedEof => StorageError::corrupt(self.path(), offset, "the file ends here"),
+            _ => StorageError::io("read", self.path(), e),
+        })?;
+        Ok(bytes.into())
+    }
+}
+
+/// Writes to slots, gathering successive ones.
+pub(crate) struct SlotWriter<'a> {
+    slots: &'a Slots,
+    offset: u64,
+    buffer: Vec<u8>,
+    pub(crate) written_bytes: u64,
+}
+
+impl<'a> SlotWriter<'a> {
+    pub(crate) fn new(slots: &'a Slots) -> Self {
+        SlotWriter { slots, offset: 0, buffer: Vec::new(), written_bytes: 0 }
+    }
+
+    pub(crate) fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
+        let end = self.offset + self.buffer.len() as u64;
+        let gap = offset.checked_sub(end).filter(|&gap| gap < self.slots.slot_bytes.min(64 << 10));
+        let gap = gap.filter(|_| !self.buffer.is_empty() && self.offset.is_multiple_of(self.slots.slot_bytes));
+        match gap {
+            // The rest of a slot: nobody's bytes.
+            Some(gap) if offset.is_multiple_of(self.slots.slot_bytes) => {
+                self.buffer.resize(self.buffer.len() + gap as usize, 0);
+            }
+            _ => {
+                self.flush()?;
+                self.offset = offset;
+            }
+        }
+        self.buffer.extend_from_slice(bytes);
+        if self.buffer.len() >= WRITE_BYTES { self.flush() } else { Ok(()) }
+    }
+
+    pub(crate) fn flush(&mut self) -> Result<()> {
+        let result = self.slots.file.write_all_at(&self.buffer, self.offset);
+        result.map_err(|e| StorageError::io("write", self.slots.path(), e))?;
+        self.slots.file.start_writeback(self.offset..self.offset + self.buffer.len() as u64);
+        self.written_bytes += self.buffer.len() as u64;
+        self.offset += self.buffer.len() as u64;
+        self.buffer.clear();
+        Ok(())
+    }
+}

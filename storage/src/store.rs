@@ -1,0 +1,477 @@
+//! The contract that all organizations keep.
+//!
+//! 1. `add`, `delete`, `seen` and `merge` *stage*; [`PageStore::commit`] makes everything staged durable and visible.
+//!    What a commit has acknowledged survives any crash. A store commits by itself, earlier, when what is staged fills a
+//!    segment or a buffer; until some commit readers see nothing of it.
+//! 2. Of two versions of a page the one with the higher [`crate::Version`] is kept; adding an older one is no error,
+//!    it is counted as stale.
+//! 3. Readers never wait for writers. A stream sees the pages that were visible when it was opened, each once,
+//!    whatever is added, deleted or compacted meanwhile.
+//! 4. A damaged record is an error naming file and offset, never a page; the records around it stay readable.
+//! 5. An `add` that refuses a page stages nothing of its batch. A failed write drops everything staged since the last
+//!    commit, and that commit says so; the store goes on. A failed sync ends writing until the store is reopened.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use crate::codec::{Compression, Dictionaries};
+use crate::error::{Result, StorageError};
+use crate::expiry::{Due, Seen};
+use crate::page::{Page, PageId, PageKey, RepositoryKey};
+use crate::record::Record;
+use crate::url;
+
+/// How a store lays its pages out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum Organization {
+    /// Segments appended in order, an index in memory.
+    Log = 1,
+    /// Fixed-size buckets on successive id ranges, no index.
+    Hash = 2,
+    /// Many small logs on id ranges.
+    HashedLog = 3,
+}
+
+impl Organization {
+    /// All of them.
+    pub const ALL: [Organization; 3] = [Organization::Log, Organization::Hash, Organization::HashedLog];
+
+    /// Its name, as on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Organization::Log => "log",
+            Organization::Hash => "hash",
+            Organization::HashedLog => "hashed-log",
+        }
+    }
+}
+
+impl fmt::Display for Organization {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Organization {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        Self::ALL
+            .into_iter()
+            .find(|o| o.name() == text)
+            .ok_or_else(|| format!("an organization is log, hash or hashed-log, found {text:?}"))
+    }
+}
+
+/// Settings of a store. Those marked *fixed* are taken when it is created and kept.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// How bodies are packed.
+    pub compression: Compression,
+    /// Whether the store trains a zstd dictionary on its first pages. With `false` it uses what it is given.
+    pub train_dictionary: bool,
+    /// The largest record accepted.
+    pub page_bytes_max: u64,
+    /// What the store may occupy on disk; `None` is the whole disk.
+    pub capacity_bytes: Option<u64>,
+    /// log: bytes of a segment.
+    pub segment_bytes: u64,
+    /// hash: bytes of a bucket (*fixed*).
+    pub bucket_bytes: u32,
+    /// hashed-log: bytes of a log (*fixed*).
+    pub log_bytes: u32,
+    /// hash, hashed-log: bytes of pages kept in memory before they are sorted into buckets or logs. With 0 every
+    /// commit goes straight to its bucket.
+    pub buffer_bytes: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            compression: Compression::default(),
+            train_dictionary: true,
+            page_bytes_max: 64 << 20,
+            capacity_bytes: None,
+            segment_bytes: 512 << 20,
+            bucket_bytes: 64 << 10,
+            log_bytes: 10 << 20,
+            buffer_bytes: 64 << 20,
+        }
+    }
+}
+
+/// What became of pages handed over.
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+pub struct Added {
+    /// Staged: the page was not there.
+    pub new: u64,
+    /// Staged: an older version was there and is superseded.
+    pub superseding: u64,
+    /// Not staged: the store has the same or a newer version.
+    pub stale: u64,
+}
+
+impl Added {
+    /// Pages staged.
+    pub fn staged(&self) -> u64 {
+        self.new + self.superseding
+    }
+}
+
+/// Whether a reader checks what it reads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Trust {
+    /// Every record's checksum is verified before it is returned.
+    #[default]
+    Verify,
+    /// The disk is trusted: mapped bytes are returned as they are.
+    Disk,
+}
+
+/// The order of a stream.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Order {
+    /// As the pages lie on disk: fastest.
+    #[default]
+    Store,
+    /// By page id.
+    Id,
+}
+
+/// How a stream reads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Access {
+    /// Through the page cache.
+    #[default]
+    Cached,
+    /// Past the page cache, so that a scan of everything does not evict everything else.
+    Direct,
+}
+
+/// Where a stream resumes: right after the last page it delivered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Cursor {
+    /// At the beginning.
+    #[default]
+    Start,
+    /// At this ordinal of a log.
+    Ordinal(u64),
+    /// At the first page whose key is not below this.
+    Key(PageKey),
+    /// At the end.
+    End,
+}
+
+impl fmt::Display for Cursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Cursor::Start => f.write_str("start"),
+            Cursor::Ordinal(ordinal) => write!(f, "o{ordinal:x}"),
+            Cursor::Key(key) => write!(f, "k{key}"),
+            Cursor::End => f.write_str("end"),
+        }
+    }
+}
+
+impl FromStr for Cursor {
+    type Err = StorageError;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let parsed = match text.split_at_checked(1) {
+            _ if text == "start" => Some(Cursor::Start),
+            _ if text == "end" => Some(Cursor::End),
+            Some(("o", hex)) if hex.len() <= 16 && hex.bytes().all(|b| b.is_ascii_hexdigit()) => {
+                u64::from_str_radix(hex, 16).ok().map(Cursor::Ordinal)
+            }
+            Some(("k", key)) => key.split_once('.').and_then(|(id, tie)| {
+                let tie = tie.parse::<PageId>().ok()?.0;
+                Some(Cursor::Key(PageKey { id: id.parse().ok()?, tie }))
+            }),
+            _ => None,
+        };
+        parsed.ok_or_else(|| StorageError::BadCursor {
+            what: format!("expected start, end, o… or k…, found {:?}", text.chars().take(60).collect::<String>()),
+        })
+    }
+}
+
+/// What to stream.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct StreamSpec {
+    /// In which order.
+    pub order: Order,
+    /// From where.
+    pub from: Cursor,
+    /// Whether records are verified.
+    pub trust: Trust,
+    /// How to read.
+    pub access: Access,
+}
+
+/// Many pages, one after the other, as they were when the stream was opened.
+pub trait PageStream: Send {
+    /// The next page's record. An error about one record does not end the stream: the next call goes on behind it.
+    fn next(&mut self) -> Option<Result<Record>>;
+
+    /// Where to resume so that exactly the pages not delivered yet follow.
+    fn cursor(&self) -> Cursor;
+}
+
+impl Iterator for dyn PageStream {
+    type Item = Result<Record>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        PageStream::next(self)
+    }
+}
+
+/// A store in figures.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Stats {
+    /// How it is organized.
+    pub organization: Organization,
+    /// What it may occupy.
+    pub capacity_bytes: u64,
+    /// What it occupies.
+    pub used_bytes: u64,
+    /// Bytes of records that a reader can get.
+    pub live_bytes: u64,
+    /// Bytes of records that compaction would take back.
+    pub dead_bytes: u64,
+    /// Pages a reader can get.
+    pub pages: u64,
+    /// Segments, buckets or logs.
+    pub segments: u64,
+    /// Memory of index, places and buffers.
+    pub memory_bytes: u64,
+}
+
+impl Stats {
+    /// The share of the occupied space that holds no live record.
+    pub fn fragmentation(&self) -> f64 {
+        match self.used_bytes {
+            0 => 0.0,
+            used => 1.0 - (self.live_bytes as f64 / used as f64).min(1.0),
+        }
+    }
+
+    /// The share of the occupied space that holds live records.
+    pub fn utilisation(&self) -> f64 {
+        1.0 - self.fragmentation()
+    }
+
+    /// Bytes still free under the capacity.
+    pub fn free_bytes(&self) -> u64 {
+        self.capacity_bytes.saturating_sub(self.used_bytes)
+    }
+}
+
+/// What a call of `compact` did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Compacted {
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Bytes written.
+    pub written_bytes: u64,
+    /// Bytes given back to the disk.
+    pub freed_bytes: u64,
+    /// Whether nothing worth compacting is left; if not, call again.
+    pub done: bool,
+}
+
+/// One damaged place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Damage {
+    /// The file.
+    pub path: PathBuf,
+    /// Where in it.
+    pub offset: u64,
+    /// What was expected and found.
+    pub what: String,
+    /// The page it belonged to, where that is known.
+    pub key: Option<PageKey>,
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} at offset {}: {}", self.path.display(), self.offset, self.what)?;
+        self.key.map_or(Ok(()), |key| write!(f, " (page {key})"))
+    }
+}
+
+/// What `verify` or `repair` found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Verified {
+    /// Records whose checksums hold.
+    pub good_records: u64,
+    /// Bytes checked.
+    pub checked_bytes: u64,
+    /// All damage.
+    pub damage: Vec<Damage>,
+}
+
+/// Pages on one disk. See the module's head for the rules.
+pub trait PageStore: Send + Sync {
+    /// How it is organized.
+    fn organization(&self) -> Organization;
+
+    /// The key that names its pages.
+    fn repository_key(&self) -> &RepositoryKey;
+
+    /// The dictionaries its records need.
+    fn dictionaries(&self) -> &Dictionaries;
+
+    /// Makes a dictionary known and durable, and returns its digest. Needed before records that use it.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    fn add_dictionary(&self, content: &[u8]) -> Result<u64>;
+
+    /// Stages pages.
+    ///
+    /// # Errors
+    /// When a page is refused or the disk is full; then none of these pages is staged.
+    fn add(&self, pages: &[Page<'_>]) -> Result<Added>;
+
+    /// Stages pages that are records already, as they come from another store.
+    ///
+    /// # Errors
+    /// As for `add`; also when a dictionary is missing.
+    fn add_records(&self, records: &[Record]) -> Result<Added>;
+
+    /// Stages the removal of these pages and returns how many were there.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    fn delete(&self, keys: &[PageKey]) -> Result<u64>;
+
+    /// Stages that these pages were seen again, and returns how many were there.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    fn seen(&self, seen: &[Seen]) -> Result<u64>;
+
+    /// Makes everything staged durable and visible. Threads that commit at the same time share one sync.
+    ///
+    /// # Errors
+    /// When the disk fails: nothing staged since the last commit is stored then. After a failed sync the store takes no
+    /// more writes.
+    fn commit(&self) -> Result<()>;
+
+    /// The record of the page with this key.
+    ///
+    /// # Errors
+    /// When it is damaged or cannot be read.
+    fn lookup(&self, key: PageKey, trust: Trust) -> Result<Option<Record>>;
+
+    /// The records of all pages with this page id: nearly always one.
+    ///
+    /// # Errors
+    /// When one is damaged or cannot be read.
+    fn lookup_id(&self, id: PageId, trust: Trust) -> Result<Vec<Record>>;
+
+    /// The records of many pages, read from disk many at a time.
+    fn lookup_many(&self, keys: &[PageKey]) -> Vec<Result<Option<Record>>> {
+        keys.iter().map(|&key| self.lookup(key, Trust::Verify)).collect()
+    }
+
+    /// The record of the page at `url`, confirmed by the URL in it.
+    ///
+    /// # Errors
+    /// When `url` is none, or the record is damaged or cannot be read.
+    fn lookup_url(&self, url: &str) -> Result<Option<Record>> {
+        let canonical = url::canonical(url)?;
+        let found = self.lookup(self.repository_key().key_of_canonical(&canonical), Trust::Verify)?;
+        Ok(found.filter(|r| url::canonical(r.get().url()).is_ok_and(|c| c == canonical)))
+    }
+
+    /// Streams all visible pages.
+    ///
+    /// # Errors
+    /// When the organization has no such order, or the cursor is not of this store.
+    fn stream(&self, spec: &StreamSpec) -> Result<Box<dyn PageStream>>;
+
+    /// Stages records that come in ascending order of their keys: the fast way to take a batch of updates.
+    ///
+    /// # Errors
+    /// When they are not in order, or as for `add_records`; what came before the error stays staged.
+    fn merge(&self, sorted: &mut dyn Iterator<Item = Result<Record>>) -> Result<Added>;
+
+    /// The keys of all visible pages, ascending.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    fn keys(&self) -> Result<Vec<PageKey>>;
+
+    /// The store in figures.
+    fn stats(&self) -> Stats;
+
+    /// Takes back the space of dead records, reading and writing about `budget_bytes` at most. Call again until it
+    /// says `done`; a call may be interrupted by a crash without loss.
+    ///
+    /// # Errors
+    /// When the disk fails.
+    fn compact(&self, budget_bytes: u64) -> Result<Compacted>;
+
+    /// Reads everything and lists all damage.
+    ///
+    /// # Errors
+    /// When something cannot be read at all.
+    fn verify(&self) -> Result<Verified>;
+
+    /// Drops what is damaged and keeps what is good; afterwards `verify` finds nothing. Returns what was dropped.
+    ///
+    /// # Errors
+    /// When the disk fails.
+    fn repair(&self) -> Result<Verified>;
+
+    /// The pages whose time is over at `now_ms`, the longest overdue first, at most `limit`.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    fn due(&self, now_ms: u64, limit: usize) -> Result<Vec<Due>>;
+
+    /// Stages the removal of those pages of an earlier due list that are still due, and returns how many.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    fn remove_unseen(&self, list: &[Due], now_ms: u64) -> Result<u64> {
+        let still: std::collections::BTreeSet<PageKey> =
+            self.due(now_ms, usize::MAX)?.into_iter().map(|due| due.key).collect();
+        let keys: Vec<PageKey> = list.iter().map(|due| due.key).filter(|key| still.contains(key)).collect();
+        self.delete(&keys)
+    }
+
+    /// Commits, leaves everything tidy for a fast open, and refuses writes from now on. Dropping a store without
+    /// it loses nothing that was committed.
+    ///
+    /// # Errors
+    /// When the disk fails.
+    fn close(&self) -> Result<()>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cursors_print_and_parse() {
+        let key = PageKey { id: PageId(5), tie: 6 };
+        for cursor in [Cursor::Start, Cursor::End, Cursor::Ordinal(0), Cursor::Ordinal(u64::MAX), Cursor::Key(key)] {
+            assert_eq!(cursor.to_string().parse::<Cursor>().unwrap(), cursor);
+        }
+        for bad in ["", "o", "ox", "k", "k5.6", "é", "o+5", "startx"] {
+            let parsed = bad.parse::<Cursor>();
+            assert!(parsed.is_err() || bad == "o", "{bad} gave {parsed:?}");
+        }
+    }
+
+    #[test]
+    fn organizations_print_and_parse() {
+        for organization in Organization::ALL {
+            assert_eq!(organization.to_string().parse(), Ok(organization));
+        }
+        assert!("btree".parse::<Organization>().unwrap_err().contains("hashed-log"));
+    }
+}
