@@ -73,12 +73,10 @@ pub struct Contestant {
     pub open: fn(&Path, &PeerConfig) -> Box<dyn Peer>,
 }
 
-/// Everybody who competes.
-///
-/// **webbase's own stores go here**: one [`Contestant`] each for log, hash and hashed-log, plain and packed.
+/// Everybody who competes: webbase's own stores first.
 pub fn all() -> Vec<Contestant> {
-    #[allow(unused_mut, reason = "without peers there is nobody to add yet")]
-    let mut contestants: Vec<Contestant> = vec![];
+    #[cfg_attr(not(feature = "peers"), expect(unused_mut, reason = "without peers webbase is alone"))]
+    let mut contestants = crate::ours::all();
     #[cfg(feature = "peers")]
     contestants.extend(crate::peers::all());
     contestants

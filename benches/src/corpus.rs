@@ -65,12 +65,16 @@ impl CorpusPage {
         take_page(&mut &*frame.leak())
     }
 
-    /// A 16-byte key that looks random: the front of the URL's BLAKE3.
+    /// A 16-byte key that looks random: webbase's page key, id and tie.
     pub fn key(&self) -> [u8; 16] {
-        let mut key = [0; 16];
-        key.copy_from_slice(&blake3::hash(self.url.as_bytes()).as_bytes()[..16]);
-        key
+        let key = repository_key().page_key(self.url).expect("a URL");
+        (u128::from(key.id.0) << 64 | u128::from(key.tie)).to_be_bytes()
     }
+}
+
+/// The key of all repositories that benchmarks make.
+pub fn repository_key() -> webbase_storage::RepositoryKey {
+    webbase_storage::RepositoryKey::new([7; 32])
 }
 
 /// Pages held in memory, so that no benchmark reads its input from the disk it measures.

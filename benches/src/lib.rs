@@ -3,10 +3,12 @@
 //!
 //! This crate measures; it is not a library for others. A broken corpus or a failed engine panics.
 
+pub mod arguments;
 pub mod contestant;
 pub mod corpus;
 pub mod http_head;
 pub mod measure;
+pub mod ours;
 #[cfg(feature = "peers")]
 mod peers;
 pub mod raw;

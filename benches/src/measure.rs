@@ -126,15 +126,6 @@ pub fn drop_caches(path: &Path) {
     let _ = fs::write("/proc/sys/vm/drop_caches", "1");
 }
 
-/// Brings the machine to the same state before each turn of adding: nothing left to write back, and `bytes` of free
-/// memory that the hypervisor has already provided. Fresh memory for the page cache costs a virtual machine several
-/// times what the write itself does, and whoever came after a contestant with little page cache would pay it.
-pub fn level_field(bytes: u64) {
-    rustix::fs::sync();
-    let mut memory = memmap2::MmapMut::map_anon(bytes.max(1) as usize).expect("memory to touch");
-    memory.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
-}
-
 /// How much work one run of a contestant does.
 #[derive(Clone, Copy)]
 pub struct Work {
@@ -153,13 +144,15 @@ pub struct Samples {
 }
 
 /// Runs every contestant `rounds` times in turn, after one round that is not counted. `run` gets the contestant's
-/// number. Every round has its own order, because the neighbour before leaves the machine in some state: dirty
-/// blocks to write back, or memory that the hypervisor has to provide again.
+/// number. What others left to write back is written before each turn. Every round has its own order all the same,
+/// because the neighbour before also leaves memory behind: a virtual machine may have to get fresh pages for its page
+/// cache from the hypervisor, which costs more than the write, and not everybody pays it in every round.
 pub fn alternate(names: &[&str], rounds: usize, mut run: impl FnMut(usize) -> Cost) -> Vec<Samples> {
     let mut samples: Vec<Samples> =
         names.iter().map(|&name| Samples { name: name.to_owned(), costs: Vec::new() }).collect();
     for round in 0..=rounds {
         for n in shuffled(names.len(), round as u64) {
+            rustix::fs::sync();
             let cost = run(n);
             eprintln!("  round {round} {:24} {:9.3} s wall {:9.3} s cpu", names[n], cost.wall_s, cost.cpu_s);
             if round > 0 {
@@ -207,6 +200,24 @@ pub fn print_table(title: &str, samples: &[Samples], baseline: &str, work: Work)
             ratio(|cost| cost.cpu_s).unwrap_or_default(),
         );
     }
+}
+
+/// Prints the command, the machine and the work, for a table to stand below.
+pub fn print_setting(total: Work, rounds: usize) {
+    let text = |path| fs::read_to_string(path).unwrap_or_default();
+    let cpu_info = text("/proc/cpuinfo");
+    let cpu = cpu_info.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or(": unknown");
+    let mut arguments = std::env::args();
+    let program = arguments.next().unwrap_or_default();
+    let program = Path::new(&program).file_name().unwrap_or_default().to_string_lossy().into_owned();
+    println!("- command: `{}`", [program].into_iter().chain(arguments).collect::<Vec<_>>().join(" "));
+    println!(
+        "- machine: {}, {} threads",
+        cpu.trim_start_matches([' ', '\t', ':']),
+        std::thread::available_parallelism().map_or(0, |n| n.get())
+    );
+    println!("- kernel: {}", text("/proc/version").split(" (").next().unwrap_or(""));
+    println!("- pages: {}, {:.1} MB; rounds: {rounds} after one to warm up", total.pages, total.bytes as f64 / 1e6);
 }
 
 /// The middle value; of an even number, the mean of the two in the middle. Zero for none.

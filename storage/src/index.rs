@@ -105,11 +105,6 @@ impl Run {
         self.entries.len()
     }
 
-    /// The ordinals this run speaks for.
-    pub(crate) fn ordinals(&self) -> Range<u64> {
-        self.ordinals.clone()
-    }
-
     pub(crate) fn memory_bytes(&self) -> usize {
         self.entries.capacity() * ENTRY_BYTES + self.slots.capacity() * 4
     }
@@ -230,7 +225,7 @@ mod tests {
         let a = Run::build((0..1000).map(|i| (id(i), i)).collect(), 0..1000);
         let b = Run::build((0..300).map(|i| (id(i), 1000 + i)).collect(), 1000..1300);
         let merged = Run::merge(&[&a, &b], |ordinal| ordinal < 300);
-        assert_eq!((merged.len(), merged.ordinals()), (1000, 0..1300));
+        assert_eq!((merged.len(), merged.ordinals.clone()), (1000, 0..1300));
         for i in 0..1000 {
             let expected = if i < 300 { 1000 + i } else { i };
             assert_eq!(ordinals_of(&merged, id(i)), [expected]);

@@ -36,6 +36,8 @@ mod codec;
 pub mod disk;
 mod error;
 mod expiry;
+#[cfg(any(fuzzing, test))]
+pub mod fuzzing;
 mod identity;
 mod index;
 mod log;

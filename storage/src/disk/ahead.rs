@@ -20,11 +20,23 @@ const READ_BYTES: usize = 1 << 20;
 /// Windows read ahead.
 const WINDOWS_AHEAD: usize = 2;
 /// What direct reads are aligned to.
-const BLOCK_BYTES: u64 = 4096;
+pub(super) const BLOCK_BYTES: u64 = 4096;
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Clone)]
 #[repr(C, align(4096))]
-struct Block([u8; BLOCK_BYTES as usize]);
+pub(super) struct Block([u8; BLOCK_BYTES as usize]);
+
+impl Default for Block {
+    fn default() -> Self {
+        Block([0; BLOCK_BYTES as usize])
+    }
+}
+
+impl std::fmt::Debug for Block {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Block")
+    }
+}
 
 /// The bytes of a range of a file, in order, read ahead by a thread of its own.
 #[derive(Debug)]
@@ -102,7 +114,7 @@ fn read_window(file: &dyn DiskFile, at: u64, len: usize, pool: &Pool) -> io::Res
     let pooled = pool.lock().unwrap_or_else(PoisonError::into_inner).pop();
     let mut blocks = match pooled {
         Some(blocks) => blocks,
-        None => vec![Block([0; BLOCK_BYTES as usize]); WINDOW_BYTES / BLOCK_BYTES as usize],
+        None => vec![Block::default(); WINDOW_BYTES / BLOCK_BYTES as usize],
     };
     // Whole blocks are asked for, as direct reads must; a read cut short by the end of the file is finished
     // one by one below.

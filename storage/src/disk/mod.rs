@@ -6,6 +6,7 @@
 //! flip bits and read short; the crash tests stand on it.
 
 mod ahead;
+mod append;
 mod os;
 mod sim;
 mod uring;
@@ -19,6 +20,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 pub use ahead::ReadAhead;
+pub use append::Appender;
 pub use os::OsDisk;
 pub use sim::{Crash, SimDisk};
 pub use uring::available as uring_available;
@@ -67,12 +69,15 @@ pub trait DiskFile: Send + Sync + Debug {
         None
     }
 
+    /// Brings a piece of a map into memory, so that touching it later costs nothing. A hint.
+    fn populate(&self, _mapped: &[u8]) {}
+
     /// Whether a piece of a map is in memory, so that touching it will not wait for the device.
     fn is_resident(&self, _mapped: &[u8]) -> bool {
         false
     }
 
-    /// Another handle that bypasses the page cache, where the disk has that.
+    /// Another handle that reads and writes past the page cache, in whole blocks, where the disk has that.
     fn open_direct(&self) -> Option<Arc<dyn DiskFile>> {
         None
     }

@@ -36,6 +36,8 @@ impl Disk for OsDisk {
     fn open(&self, path: &Path, create: bool) -> io::Result<Arc<dyn DiskFile>> {
         let file =
             OpenOptions::new().read(true).write(true).create(create).truncate(create).open(path)?;
+        // A lookup reads exactly its record; streams read ahead by themselves. Only a hint, so it may fail.
+        let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random);
         Ok(Arc::new(OsFile { file, path: path.to_path_buf(), plain: self.plain, direct: false }))
     }
 
@@ -132,6 +134,15 @@ impl DiskFile for OsFile {
         Some(Bytes::from_owner(map))
     }
 
+    fn populate(&self, mapped: &[u8]) {
+        const BLOCK: usize = 4096;
+        let start = mapped.as_ptr() as usize / BLOCK * BLOCK;
+        let len = mapped.as_ptr() as usize + mapped.len() - start;
+        // SAFETY: the range covers the blocks of a live slice of a map; populating reads the file and fills page tables,
+        // and changes no byte.
+        unsafe { libc::madvise(start as *mut libc::c_void, len, libc::MADV_POPULATE_READ) };
+    }
+
     fn is_resident(&self, mapped: &[u8]) -> bool {
         const BLOCK: usize = 4096;
         let mut blocks = [0_u8; 256];
@@ -151,7 +162,7 @@ impl DiskFile for OsFile {
         if self.plain {
             return None;
         }
-        let file = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(&self.path).ok()?;
+        let file = OpenOptions::new().read(true).write(true).custom_flags(libc::O_DIRECT).open(&self.path).ok()?;
         Some(Arc::new(OsFile { file, path: self.path.clone(), plain: false, direct: true }))
     }
 

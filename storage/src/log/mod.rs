@@ -22,7 +22,7 @@
 
 mod compaction;
 mod deadlines;
-mod manifest;
+pub(crate) mod manifest;
 mod open;
 mod ordinals;
 pub(crate) mod scan;

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use super::segment::Segment;
-use super::view::{Part, View};
+use super::view::View;
+use crate::bits::Bitmap;
 use crate::disk::{Read, ReadAhead};
 use crate::error::{Result, StorageError};
 use crate::page::PageKey;
@@ -16,6 +17,8 @@ pub(crate) struct LogStream {
     trust: Trust,
     direct: bool,
     part: usize,
+    /// The current part's segment and dead bitmap.
+    current: Option<(Arc<Segment>, Arc<Bitmap>)>,
     position: usize,
     /// Positions of the current part.
     count: usize,
@@ -30,6 +33,7 @@ impl LogStream {
             trust: spec.trust,
             direct: spec.access == Access::Direct,
             part,
+            current: None,
             position: 0,
             count: 0,
             ahead: None,
@@ -41,7 +45,9 @@ impl LogStream {
     /// Starts on the current part.
     fn enter(&mut self, from: u64) {
         self.ahead = None;
+        self.current = None;
         let Some(part) = self.view.parts.get(self.part) else { return };
+        self.current = Some((part.segment.clone(), part.dead.clone()));
         self.position = part.segment.position_from(from.max(part.segment.first_ordinal));
         self.count = part.segment.position_from(part.end_ordinal);
         let range = part.segment.place(self.position).zip(self.count.checked_sub(1).and_then(|last| part.segment.place(last)));
@@ -53,32 +59,34 @@ impl LogStream {
         }
     }
 
-    fn read(&mut self, segment: &Segment, position: usize) -> Result<Record> {
-        let place = segment
-            .place(position)
-            .ok_or_else(|| StorageError::corrupt(segment.path(), 0, format!("no record number {position}")))?;
-        let bytes = match &mut self.ahead {
-            Some(ahead) => ahead.get(place.clone()).map_err(|e| segment.read_error(e, place.start)),
-            None => segment.mapped(&place).ok_or_else(|| StorageError::corrupt(segment.path(), place.start, "not mapped")),
-        };
-        match bytes {
-            Ok(bytes) => segment.record(bytes, place.start, self.trust),
-            // The reader ahead stopped at the failure; record by record the good ones are still found.
-            Err(_) => segment.read(position, self.trust),
+    fn read(&mut self, position: usize) -> Option<Result<Record>> {
+        let (segment, dead) = self.current.as_ref()?;
+        if dead.get(position) {
+            return None;
         }
+        let Some(place) = segment.place(position) else {
+            return Some(Err(StorageError::corrupt(segment.path(), 0, format!("no record number {position}"))));
+        };
+        let bytes = match &mut self.ahead {
+            Some(ahead) => ahead.get(place.clone()).ok(),
+            None => segment.mapped(&place),
+        };
+        Some(match bytes {
+            Some(bytes) => segment.record(bytes, place.start, self.trust),
+            // The reader ahead stopped at a failure; record by record the good ones are still found.
+            None => segment.read(position, self.trust),
+        })
     }
 }
 
 impl PageStream for LogStream {
     fn next(&mut self) -> Option<Result<Record>> {
         loop {
-            let view = self.view.clone();
-            let part: &Part = view.parts.get(self.part)?;
+            self.current.as_ref()?;
             while self.position < self.count {
-                let position = self.position;
                 self.position += 1;
-                if !part.dead.get(position) {
-                    return Some(self.read(&part.segment, position));
+                if let Some(record) = self.read(self.position - 1) {
+                    return Some(record);
                 }
             }
             self.part += 1;

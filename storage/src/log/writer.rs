@@ -6,15 +6,11 @@ use std::sync::Arc;
 use super::segment::Segment;
 use super::view::View;
 use crate::catalog::Row;
+use crate::disk::Appender;
 use crate::error::{Result, StorageError};
 use crate::page::{PageKey, Version};
 use crate::record::Kind;
 use crate::store::Added;
-
-/// Small records are gathered up to this before they are written.
-const BUFFER_BYTES: usize = 4 << 20;
-/// A piece at least this large is written as it is.
-const DIRECT_BYTES: usize = 256 << 10;
 
 /// The last word on a page that was staged or is being synced.
 #[derive(Clone, Copy, Debug)]
@@ -48,9 +44,10 @@ impl Batch {
 #[derive(Debug)]
 pub(crate) struct Writer {
     pub(crate) open: Arc<Segment>,
-    /// Offset up to which the file is written.
-    written: u64,
-    buffer: Vec<u8>,
+    /// Where the log ends with everything staged.
+    end: u64,
+    /// Writes to the open segment, once there is something to write.
+    appender: Option<Appender>,
     pub(crate) batch: Batch,
     staged: HashMap<PageKey, Staged>,
     /// Sequence of the last durable mark.
@@ -72,8 +69,8 @@ impl Writer {
     pub(crate) fn new(open: Arc<Segment>, end: u64, next_ordinal: u64, mark_sequence: u64, has_catalog: bool) -> Self {
         Writer {
             open,
-            written: end,
-            buffer: Vec::new(),
+            end,
+            appender: None,
             batch: Batch { first_ordinal: next_ordinal, start_offset: end, end_offset: end, ..Batch::default() },
             staged: HashMap::new(),
             mark_sequence,
@@ -87,7 +84,7 @@ impl Writer {
 
     /// Where the log ends with everything staged.
     pub(crate) fn end(&self) -> u64 {
-        self.written + self.buffer.len() as u64
+        self.end
     }
 
     /// The ordinal of the next record.
@@ -138,45 +135,32 @@ impl Writer {
     /// Takes the bytes of records just staged.
     pub(crate) fn push(&mut self, bytes: &[u8], rows: &[(Row, u32)]) -> Result<()> {
         self.batch.rows.extend_from_slice(rows);
-        if bytes.len() >= DIRECT_BYTES {
-            self.flush()?;
-            self.write(bytes)?;
-        } else {
-            self.buffer.extend_from_slice(bytes);
-            if self.buffer.len() >= BUFFER_BYTES {
-                self.flush()?;
-            }
+        if !bytes.is_empty() {
+            let file = self.open.file().clone();
+            let appended = self.appender().and_then(|appender| appender.write(bytes));
+            appended.map_err(|e| StorageError::io("write", file.path(), e))?;
         }
-        self.batch.end_offset = self.end();
+        self.end += bytes.len() as u64;
+        self.batch.end_offset = self.end;
         Ok(())
     }
 
-    /// Writes what is gathered.
-    pub(crate) fn flush(&mut self) -> Result<()> {
-        let mut buffer = std::mem::take(&mut self.buffer);
-        let result = self.write(&buffer);
-        buffer.clear();
-        self.buffer = buffer;
-        result
-    }
-
-    fn write(&mut self, bytes: &[u8]) -> Result<()> {
-        if bytes.is_empty() {
-            return Ok(());
-        }
-        let file = self.open.file().clone();
-        let path = file.path();
-        let fail = |op| move |e| StorageError::io(op, path, e);
+    fn appender(&mut self) -> std::io::Result<&mut Appender> {
         if self.has_catalog {
-            file.set_len(self.committed).map_err(fail("cut"))?;
-            file.sync().map_err(fail("sync"))?;
+            self.open.file().set_len(self.committed)?;
+            self.open.file().sync()?;
             self.has_catalog = false;
         }
-        file.write_all_at(bytes, self.written).map_err(fail("write"))?;
-        let end = self.written + bytes.len() as u64;
-        file.start_writeback(self.written..end);
-        self.written = end;
-        Ok(())
+        match &mut self.appender {
+            Some(appender) => Ok(appender),
+            none => Ok(none.insert(Appender::new(self.open.file().clone(), self.end)?)),
+        }
+    }
+
+    /// Has everything staged written to the file.
+    pub(crate) fn flush(&mut self) -> Result<()> {
+        let flushed = self.appender.as_mut().map_or(Ok(()), Appender::flush);
+        flushed.map_err(|e| StorageError::io("write", self.open.path(), e))
     }
 
     /// Forgets everything staged that is not being synced, because it could not be written. Where that is more than
@@ -184,8 +168,8 @@ impl Writer {
     pub(crate) fn drop_staged(&mut self, call: u64, why: &StorageError) {
         let first = self.batch.first_ordinal;
         let start = self.batch.start_offset;
-        self.buffer.clear();
-        self.written = start;
+        self.appender = None;
+        self.end = start;
         self.batch = Batch { first_ordinal: first, end_offset: start, start_offset: start, ..Batch::default() };
         self.staged.retain(|_, staged| staged.ordinal < first);
         if first < call {
@@ -215,7 +199,7 @@ impl Writer {
         self.batch.first_ordinal = open.first_ordinal;
         self.batch.end_offset = start;
         self.batch.start_offset = start;
-        (self.open, self.written, self.committed) = (open, start, start);
+        (self.open, self.end, self.committed, self.appender) = (open, start, start, None);
         (self.mark_sequence, self.has_catalog) = (0, false);
     }
 }

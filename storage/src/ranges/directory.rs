@@ -172,7 +172,7 @@ fn encode_frame(commit: Commit, changes: &[Change]) -> Vec<u8> {
 }
 
 /// Reads the frame at the start of `bytes`: what it says, its changes, its length.
-fn decode_frame(bytes: &[u8]) -> std::result::Result<(Commit, Vec<Change>, usize), String> {
+pub(crate) fn decode_frame(bytes: &[u8]) -> std::result::Result<(Commit, Vec<Change>, usize), String> {
     if bytes.get(..4) != Some(&FRAME_MAGIC) {
         return Err("no frame here".into());
     }

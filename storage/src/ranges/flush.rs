@@ -177,7 +177,7 @@ impl<'a> Sweep<'a> {
     /// Cuts pages into leaves, never between two pages of one id.
     fn split(&self, items: Vec<(PageKey, Item)>) -> Vec<Vec<(PageKey, Item)>> {
         let room = self.store.slots.slot_bytes() as usize;
-        let total = leaf::HEADER_BYTES + items.iter().map(|(_, i)| i.bytes() + 8).sum::<usize>();
+        let total = leaf::HEADER_BYTES + items.iter().map(|(_, i)| leaf::item_bytes(i)).sum::<usize>();
         let whole = if self.store.is_hash() { room } else { (room as f64 * 0.75) as usize };
         if items.is_empty() {
             return Vec::new();
@@ -192,7 +192,7 @@ impl<'a> Sweep<'a> {
         let mut filled = usize::MAX;
         let mut last_id = None;
         for (key, item) in items {
-            let bytes = item.bytes() + 8;
+            let bytes = leaf::item_bytes(&item);
             let over = filled.saturating_add(bytes) > room.saturating_sub(leaf::HEADER_BYTES) || filled >= target;
             if pieces.is_empty() || (over && last_id != Some(key.id)) {
                 pieces.push(Vec::new());

@@ -92,9 +92,9 @@ pub(crate) fn encode(items: &[Item], sequence: u64, first_id: u64, last_id: u64)
     out
 }
 
-/// Bytes a leaf of these pages takes.
-pub(crate) fn encoded_bytes(items: &[Item]) -> usize {
-    HEADER_BYTES + items.iter().map(|i| i.bytes() + if i.seen.is_some() { 8 } else { 4 }).sum::<usize>()
+/// Bytes a page takes in a leaf, offsets included.
+pub(crate) fn item_bytes(item: &Item) -> usize {
+    item.bytes() + if item.seen.is_some() { 8 } else { 4 }
 }
 
 /// A record in a leaf that is not what was written.
@@ -265,7 +265,7 @@ mod tests {
     fn appended_changes_have_their_effect() {
         let items: Vec<Item> = (1..=4).map(|i| Item { page: page(i, 10), seen: None }).collect();
         let mut bytes = encode(&items, 1, 0, 9);
-        assert_eq!(bytes.len(), encoded_bytes(&items));
+        assert_eq!(bytes.len(), HEADER_BYTES + items.iter().map(item_bytes).sum::<usize>());
         let changes = [page(2, 11), page(3, 9), mark(Kind::Tombstone, 4), mark(Kind::Seen, 1), page(0, 5), page(4, 3)];
         changes.iter().for_each(|record| bytes.extend_from_slice(record));
         let leaf = decode(&bytes.into(), true);

@@ -17,10 +17,10 @@
 //! 4. Changes wait in a buffer, durable in the journal, until there are enough to sort into leaves in one sweep. Which of
 //!    two versions of a page wins is decided then, and by every reader until then.
 
-mod directory;
+pub(crate) mod directory;
 mod flush;
 mod journal;
-mod leaf;
+pub(crate) mod leaf;
 mod log_index;
 mod open;
 mod pending;

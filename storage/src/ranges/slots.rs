@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::Path;
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use bytes::Bytes;
 use parking_lot::Mutex;
 
@@ -14,13 +15,29 @@ use crate::error::{Result, StorageError};
 
 /// Bytes gathered before successive slots are written.
 const WRITE_BYTES: usize = 4 << 20;
+/// The file is mapped in steps of this; what lies beyond its end is not touched.
+const MAP_BYTES: u64 = 1 << 30;
 
 /// The file `slots` of a store.
 #[derive(Debug)]
 pub(crate) struct Slots {
     file: Arc<dyn DiskFile>,
     slot_bytes: u64,
+    /// The file as far as it was mapped last.
+    map: ArcSwap<Bytes>,
     state: Arc<Mutex<State>>,
+}
+
+/// A mapped leaf and the lease that keeps its slots.
+struct Leased {
+    bytes: Bytes,
+    _lease: Arc<Lease>,
+}
+
+impl AsRef<[u8]> for Leased {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
 }
 
 #[derive(Debug, Default)]
@@ -76,7 +93,8 @@ impl Slots {
         let end = taken.last().map_or(0, |last| last + 1);
         let free = (0..end).filter(|slot| !taken.contains(slot)).collect();
         let state = State { free, end, ..State::default() };
-        Ok(Slots { file, slot_bytes: slot_bytes.into(), state: Arc::new(Mutex::new(state)) })
+        let map = ArcSwap::from_pointee(Bytes::new());
+        Ok(Slots { file, slot_bytes: slot_bytes.into(), map, state: Arc::new(Mutex::new(state)) })
     }
 
     pub(crate) fn file(&self) -> &Arc<dyn DiskFile> {
@@ -162,6 +180,20 @@ impl Slots {
             self.file.set_len(end).map_err(|e| StorageError::io("cut", self.path(), e))?;
         }
         Ok(u64::from(before - state.end) * self.slot_bytes)
+    }
+
+    /// The first `used` bytes of an extent as a map, brought into memory, where the disk has that. The lease must be of
+    /// the view that names the extent, so that its bytes stay as they are.
+    pub(crate) fn map(&self, extent: Extent, used: u32, lease: &Arc<Lease>) -> Option<Bytes> {
+        let start = self.offset(extent) as usize;
+        let end = start + used as usize;
+        if self.map.load().len() < end {
+            self.map.store(Arc::new(self.file.map((end as u64).next_multiple_of(MAP_BYTES))?));
+        }
+        let map = self.map.load_full();
+        let bytes = (end <= map.len()).then(|| map.slice(start..end))?;
+        self.file.populate(&bytes);
+        Some(Bytes::from_owner(Leased { bytes, _lease: lease.clone() }))
     }
 
     /// The first `used` bytes of an extent.

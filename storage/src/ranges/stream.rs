@@ -64,14 +64,11 @@ impl RangeStream {
         let slots = store.slots.clone();
         let direct = spec.access == Access::Direct;
         let _ = if only.is_some() {
-            let reader = Reader { slots: slots.clone(), file: slots.file().clone(), direct: false };
+            let reader = Reader { slots: slots.clone(), file: slots.file().clone(), direct: false, lease: None };
             sender.try_send(reader.read_group(&entries)).is_ok()
         } else {
             let (slots, lease) = (slots.clone(), lease.clone());
-            std::thread::spawn(move || {
-                read_ahead(slots, &entries, direct, &sender);
-                drop(lease);
-            });
+            std::thread::spawn(move || read_ahead(slots, &entries, direct, lease, &sender));
             true
         };
         Ok(RangeStream {
@@ -157,10 +154,16 @@ fn entries_from(view: &View, id: u64) -> Vec<(Entry, u64)> {
     entries
 }
 
-fn read_ahead(slots: Arc<Slots>, entries: &[(Entry, u64)], direct: bool, sender: &SyncSender<Vec<Loaded>>) {
+fn read_ahead(
+    slots: Arc<Slots>,
+    entries: &[(Entry, u64)],
+    direct: bool,
+    lease: Arc<Lease>,
+    sender: &SyncSender<Vec<Loaded>>,
+) {
     let file = slots.file().clone();
     let file = if direct { file.open_direct().unwrap_or(file) } else { file };
-    let reader = Reader { slots, file, direct };
+    let reader = Reader { slots, file, direct, lease: Some(lease) };
     let mut rest = entries;
     while !rest.is_empty() {
         let (group, later) = rest.split_at(reader.side_by_side(rest));
@@ -175,6 +178,8 @@ struct Reader {
     slots: Arc<Slots>,
     file: Arc<dyn DiskFile>,
     direct: bool,
+    /// With it, leaves are mapped rather than read.
+    lease: Option<Arc<Lease>>,
 }
 
 impl Reader {
@@ -204,6 +209,16 @@ impl Reader {
         let Some(((first, _), (last, _))) = first.zip(last) else {
             return group.iter().map(|(e, id)| (e.clone(), *id, Ok(Bytes::new()))).collect();
         };
+        if let Some(lease) = self.lease.as_ref().filter(|_| !self.direct) {
+            let mapped = |e: &Entry| match e.extent.slots {
+                0 => Some(Bytes::new()),
+                _ => self.slots.map(e.extent, e.used, lease),
+            };
+            let all: Option<Vec<Loaded>> = group.iter().map(|(e, id)| Some((e.clone(), *id, Ok(mapped(e)?)))).collect();
+            if let Some(all) = all {
+                return all;
+            }
+        }
         let start = self.slots.offset(first.extent);
         let end = self.slots.offset(last.extent) + u64::from(last.used);
         let read = self.read(start, (end - start) as usize);

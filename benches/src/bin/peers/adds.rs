@@ -4,7 +4,7 @@ use std::fs;
 
 use webbase_benches::{
     contestant::{Add, AddOptions},
-    measure::{self, Cost, alternate, disk_bytes, fastest, level_field, print_table, timed},
+    measure::{self, Cost, alternate, disk_bytes, fastest, print_table, timed},
     raw::{self, Codec, Packed, WriteMode},
 };
 
@@ -36,7 +36,6 @@ fn run(bench: &Bench, title: &str, pages: &[Add], options: AddOptions, fresh: bo
     let mut settling: Vec<Vec<f64>> = vec![Vec::new(); bench.contestants.len()];
     eprintln!("{title}");
     let samples = alternate(&names, bench.rounds, |n| {
-        level_field(work(pages).bytes * 5 / 4);
         let Some(n) = n.checked_sub(ways.len()) else { return append_raw(bench, pages, ways[n].1, options) };
         let contestant = &bench.contestants[n];
         if fresh {

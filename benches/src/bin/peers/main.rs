@@ -20,9 +20,10 @@ use std::{
 };
 
 use webbase_benches::{
+    arguments::Arguments,
     contestant::{self, Add, Contestant, Peer, PeerConfig},
     corpus::Corpus,
-    measure::Work,
+    measure::{Work, print_setting},
     raw::Extent,
 };
 
@@ -75,26 +76,8 @@ fn work(pages: &[Add]) -> Work {
     Work { pages: pages.len() as u64, bytes: pages.iter().map(|add| add.page.value().len() as u64).sum() }
 }
 
-struct Arguments(Vec<String>);
-
-impl Arguments {
-    fn value(&self, name: &str) -> Option<&str> {
-        let at = self.0.iter().position(|arg| arg == name)?;
-        self.0.get(at + 1).map(String::as_str)
-    }
-
-    fn number(&self, name: &str, default: usize) -> usize {
-        self.value(name).map_or(default, |text| text.parse().expect("a number"))
-    }
-
-    /// Whether a comma-separated list names this, or is not given.
-    fn lists(&self, list: &str, name: &str) -> bool {
-        self.value(list).is_none_or(|names| names.split(',').any(|listed| listed == name))
-    }
-}
-
 fn main() {
-    let args = Arguments(std::env::args().skip(1).collect());
+    let args = Arguments::from_env();
     if let Some(name) = args.value("--child") {
         return restart::child(name, &args);
     }
@@ -123,7 +106,8 @@ fn main() {
     };
     let _ = fs::remove_dir_all(&bench.dir);
     fs::create_dir_all(&bench.dir).expect("the folder for stores");
-    print_setting(&bench, total);
+    print_setting(total, bench.rounds);
+    println!("- cache of each engine: {:.0} MB", bench.config.cache_bytes as f64 / 1e6);
 
     let wanted = |name| args.lists("--only", name);
     if wanted("codec") {
@@ -161,24 +145,4 @@ fn main() {
         adds::disk_space(&bench, "Disk space after the merges");
     }
     let _ = fs::remove_dir_all(&bench.dir);
-}
-
-fn print_setting(bench: &Bench, total: Work) {
-    let text = |path| fs::read_to_string(path).unwrap_or_default();
-    let cpu_info = text("/proc/cpuinfo");
-    let cpu = cpu_info.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or(": unknown");
-    println!("- command: `{}`", std::env::args().collect::<Vec<_>>().join(" "));
-    println!(
-        "- machine: {}, {} threads",
-        cpu.trim_start_matches([' ', '\t', ':']),
-        std::thread::available_parallelism().map_or(0, |n| n.get())
-    );
-    println!("- kernel: {}", text("/proc/version").split(" (").next().unwrap_or(""));
-    println!(
-        "- pages: {}, {:.1} MB; rounds: {} after one to warm up",
-        total.pages,
-        total.bytes as f64 / 1e6,
-        bench.rounds
-    );
-    println!("- cache of each engine: {:.0} MB", bench.config.cache_bytes as f64 / 1e6);
 }

@@ -1,0 +1,501 @@
+//! What the integration tests share: small stores on a simulated disk, a model that is obviously right, and a way to
+//! read everything out of a store through every door and compare.
+
+#![allow(dead_code, reason = "each test binary uses a part of this")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "a test may panic")]
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use webbase_storage::disk::{Disk, SimDisk};
+use webbase_storage::{
+    Added, Compression, Due, Kind, Options, Order, Organization, Page, PageKey, PageStore, Record,
+    RepositoryKey, Result, Seen, StorageError, StreamSpec, Trust, create_on, deadline_ms, open_on,
+};
+
+/// The organizations under test.
+pub(crate) const ORGANIZATIONS: &[Organization] = &[Organization::Log];
+
+/// The folder of a store on a simulated disk.
+pub(crate) fn dir() -> &'static Path {
+    Path::new("/store")
+}
+
+/// A key whose page ids do not collide.
+pub(crate) fn strong() -> RepositoryKey {
+    RepositoryKey::new([7; 32])
+}
+
+/// A key whose page ids have 4 bits: everything collides.
+pub(crate) fn weak() -> RepositoryKey {
+    RepositoryKey::weak([7; 32], 4)
+}
+
+/// Settings that make many segments, buckets and logs out of few pages.
+pub(crate) fn small_options() -> Options {
+    Options {
+        compression: Compression::None,
+        train_dictionary: false,
+        page_bytes_max: 1 << 20,
+        capacity_bytes: None,
+        segment_bytes: 9 << 10,
+        bucket_bytes: 4096,
+        log_bytes: 16 << 10,
+        buffer_bytes: 0,
+    }
+}
+
+/// The disk as the stores take it.
+pub(crate) fn shared(disk: &SimDisk) -> Arc<dyn Disk> {
+    Arc::new(disk.clone())
+}
+
+/// A disk with an empty store on it, all durable.
+pub(crate) fn created(organization: Organization, key: RepositoryKey, options: &Options) -> SimDisk {
+    let disk = SimDisk::new();
+    create_on(&shared(&disk), dir(), organization, key, options).unwrap();
+    disk.settled()
+}
+
+/// Opens the store on `disk`.
+pub(crate) fn open_sim(disk: &SimDisk, options: &Options) -> Result<Arc<dyn PageStore>> {
+    open_on(&shared(disk), dir(), options)
+}
+
+/// A small generator of numbers that are the same in every run.
+#[derive(Clone, Debug)]
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub(crate) fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+
+    /// A body of `len` bytes, of words or of noise.
+    pub(crate) fn body(&mut self, len: usize, compressible: bool) -> Vec<u8> {
+        const WORDS: [&[u8; 8]; 4] = [b"<p>page ", b"store of", b" records", b"</p>\n<b>"];
+        let mut out = Vec::with_capacity(len + 8);
+        while out.len() < len {
+            let noise = self.next();
+            let piece = if compressible { *WORDS[(noise % 4) as usize] } else { noise.to_le_bytes() };
+            out.extend_from_slice(&piece);
+        }
+        out.truncate(len);
+        out
+    }
+}
+
+/// A page that owns its parts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct OwnedPage {
+    pub(crate) url: String,
+    pub(crate) fetched_at_ms: u64,
+    pub(crate) lifetime_s: u32,
+    pub(crate) epoch: u32,
+    pub(crate) body: Vec<u8>,
+}
+
+/// The URL of page number `n`.
+pub(crate) fn url(n: u64) -> String {
+    format!("http://example.org/page/{n}")
+}
+
+impl OwnedPage {
+    /// Page number `n`, fetched at `at_ms`, for ever.
+    pub(crate) fn new(n: u64, at_ms: u64, body: impl Into<Vec<u8>>) -> OwnedPage {
+        OwnedPage { url: url(n), fetched_at_ms: at_ms, lifetime_s: 0, epoch: 0, body: body.into() }
+    }
+
+    /// The page as a store takes it; fields that no test varies are made from the others.
+    pub(crate) fn page(&self) -> Page<'_> {
+        Page {
+            url: &self.url,
+            fetched_at_ms: self.fetched_at_ms,
+            modified_at_ms: self.fetched_at_ms.checked_sub(3),
+            status: if self.epoch == 0 { 200 } else { 203 },
+            mime: "text/html",
+            head: b"HTTP/1.1 200 OK\r\n\r\n",
+            body: &self.body,
+            lifetime_s: self.lifetime_s,
+            epoch: self.epoch,
+        }
+    }
+}
+
+/// A page and the record it becomes.
+#[derive(Clone, Debug)]
+pub(crate) struct Made {
+    pub(crate) page: OwnedPage,
+    pub(crate) record: Record,
+}
+
+/// Makes records of pages, in a store of its own, so that the model knows each record's exact bytes.
+pub(crate) struct Mint {
+    store: Arc<dyn PageStore>,
+}
+
+impl Mint {
+    pub(crate) fn new(key: RepositoryKey, options: &Options) -> Mint {
+        let options = Options { segment_bytes: 1 << 30, ..options.clone() };
+        let disk = created(Organization::Log, key, &options);
+        Mint { store: open_sim(&disk, &options).unwrap() }
+    }
+
+    pub(crate) fn key(&self, n: u64) -> PageKey {
+        self.store.repository_key().page_key(&url(n)).unwrap()
+    }
+
+    pub(crate) fn make(&self, page: OwnedPage) -> Made {
+        let key = self.store.repository_key().page_key(&page.url).unwrap();
+        self.store.delete(&[key]).unwrap();
+        self.store.add(&[page.page()]).unwrap();
+        self.store.commit().unwrap();
+        let record = self.store.lookup(key, Trust::Verify).unwrap().unwrap();
+        let (found, given) = (record.get(), page.page());
+        assert_eq!((found.kind(), found.key(), found.url()), (Kind::Page, key, given.url));
+        assert_eq!(
+            (found.fetched_at_ms(), found.modified_at_ms()),
+            (given.fetched_at_ms, given.modified_at_ms)
+        );
+        assert_eq!((found.status(), found.mime(), found.head()), (given.status, given.mime, given.head));
+        assert_eq!((found.lifetime_s(), found.epoch()), (given.lifetime_s, given.epoch));
+        assert!(record.body(self.store.dictionaries()).unwrap() == given.body);
+        Made { page, record }
+    }
+}
+
+/// What a store shows of one page.
+#[derive(Clone)]
+pub(crate) struct Entry {
+    pub(crate) record: Record,
+    pub(crate) deadline_ms: Option<u64>,
+}
+
+impl PartialEq for Entry {
+    fn eq(&self, other: &Entry) -> bool {
+        self.record.bytes() == other.record.bytes() && self.deadline_ms == other.deadline_ms
+    }
+}
+
+impl std::fmt::Debug for Entry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let version = self.record.get().version();
+        write!(f, "{:?} {version:?}, due {:?}", self.record, self.deadline_ms)
+    }
+}
+
+/// What a store shows.
+pub(crate) type State = BTreeMap<PageKey, Entry>;
+
+/// What each page may also be while a batch is under way: its values after each operation staged.
+pub(crate) type History = BTreeMap<PageKey, Vec<Option<Entry>>>;
+
+/// What a store has to do, done plainly.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct Model {
+    /// As of the last commit.
+    pub(crate) visible: State,
+    /// With everything staged.
+    pub(crate) staged: State,
+    /// Operations since the last commit that was acknowledged, per page.
+    pub(crate) history: History,
+}
+
+impl Model {
+    pub(crate) fn of(visible: State) -> Model {
+        Model { staged: visible.clone(), visible, history: History::new() }
+    }
+
+    fn set(&mut self, key: PageKey, entry: Option<Entry>) {
+        self.history.entry(key).or_default().push(entry.clone());
+        match entry {
+            Some(entry) => self.staged.insert(key, entry),
+            None => self.staged.remove(&key),
+        };
+    }
+
+    pub(crate) fn add(&mut self, record: &Record, added: &mut Added) {
+        let new = record.get();
+        match self.staged.get(&new.key()) {
+            Some(old) if old.record.get().version() >= new.version() => {
+                added.stale += 1;
+                return;
+            }
+            Some(_) => added.superseding += 1,
+            None => added.new += 1,
+        }
+        let deadline_ms = deadline_ms(new.fetched_at_ms(), new.lifetime_s());
+        self.set(new.key(), Some(Entry { record: record.clone(), deadline_ms }));
+    }
+
+    pub(crate) fn delete(&mut self, key: PageKey) -> u64 {
+        let there = self.staged.contains_key(&key);
+        if there {
+            self.set(key, None);
+        }
+        there.into()
+    }
+
+    pub(crate) fn seen(&mut self, seen: &Seen) -> u64 {
+        let Some(entry) = self.staged.get(&seen.key).cloned() else { return 0 };
+        let deadline_ms = deadline_ms(seen.at_ms, seen.lifetime_s);
+        self.set(seen.key, Some(Entry { deadline_ms, ..entry }));
+        1
+    }
+
+    pub(crate) fn commit(&mut self) {
+        self.visible = self.staged.clone();
+        self.history.clear();
+    }
+
+    /// A commit failed: nothing of it is visible. Some of it may be, once the store is opened again.
+    pub(crate) fn fail_commit(&mut self) {
+        self.staged = self.visible.clone();
+    }
+
+    /// Whether `found` is what was committed, extended by whole operations of the batch after it.
+    pub(crate) fn accepts(&self, found: &State) -> Check {
+        accepts(&self.visible, &self.history, found)
+    }
+
+    pub(crate) fn due(&self, now_ms: u64, limit: usize) -> Vec<Due> {
+        let of =
+            |(&key, entry): (&PageKey, &Entry)| entry.deadline_ms.map(|deadline_ms| Due { deadline_ms, key });
+        let mut due: Vec<Due> =
+            self.visible.iter().filter_map(of).filter(|d| d.deadline_ms <= now_ms).collect();
+        due.sort_unstable();
+        due.truncate(limit);
+        due
+    }
+}
+
+/// Whether `found` is `committed`, each page possibly replaced by one of its values in `later`.
+pub(crate) fn accepts(committed: &State, later: &History, found: &State) -> Check {
+    let keys: std::collections::BTreeSet<_> =
+        committed.keys().chain(later.keys()).chain(found.keys()).collect();
+    for key in keys {
+        let (was, is) = (committed.get(key), found.get(key));
+        let allowed =
+            was == is || later.get(key).is_some_and(|values| values.iter().any(|v| v.as_ref() == is));
+        if !allowed {
+            let staged = later.get(key).map_or(0, Vec::len);
+            return Err(format!(
+                "page {key} was committed as {was:?}, staged {staged} times since, found as {is:?}"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// The outcome of a check; the text says what differs.
+pub(crate) type Check<T = ()> = std::result::Result<T, String>;
+
+/// Fails with the text unless the condition holds.
+pub(crate) fn ensure(holds: bool, what: impl FnOnce() -> String) -> Check {
+    if holds { Ok(()) } else { Err(what()) }
+}
+
+/// A storage error where there should be none.
+pub(crate) fn say(during: &str) -> impl FnOnce(StorageError) -> String + '_ {
+    move |e| format!("{during}: {e}")
+}
+
+/// Everything a stream still delivers.
+pub(crate) fn drain(stream: &mut dyn webbase_storage::PageStream) -> Check<Vec<Record>> {
+    let mut all = Vec::new();
+    while let Some(record) = stream.next() {
+        all.push(record.map_err(say("stream"))?);
+    }
+    Ok(all)
+}
+
+/// Everything a store shows, read through every door; the doors must agree.
+pub(crate) fn read_state(store: &dyn PageStore) -> Check<State> {
+    let mut stream = store.stream(&StreamSpec::default()).map_err(say("stream"))?;
+    let records = drain(&mut *stream)?;
+    let due = store.due(u64::MAX, usize::MAX).map_err(say("due"))?;
+    ensure(due.is_sorted(), || format!("the due list is not sorted: {due:?}"))?;
+    let mut state = State::new();
+    for record in records {
+        let key = record.get().key();
+        record.body(store.dictionaries()).map_err(say("body"))?;
+        let twice = state.insert(key, Entry { record, deadline_ms: None });
+        ensure(twice.is_none(), || format!("the stream delivers {key} twice: {twice:?}"))?;
+    }
+    for due in due {
+        let entry = state.get_mut(&due.key).ok_or_else(|| format!("{due:?} is due and not streamed"))?;
+        ensure(entry.deadline_ms.is_none(), || format!("{due:?} is due twice"))?;
+        entry.deadline_ms = Some(due.deadline_ms);
+    }
+    let keys = store.keys().map_err(say("keys"))?;
+    ensure(keys.iter().eq(state.keys()), || format!("keys() has {keys:?}, the stream {:?}", state.keys()))?;
+    let pages = store.stats().pages;
+    ensure(pages == state.len() as u64, || format!("stats have {pages} pages, the stream {}", state.len()))?;
+    let many = store.lookup_many(&keys);
+    ensure(many.len() == keys.len(), || "lookup_many gives another number of answers".into())?;
+    for ((&key, entry), many) in state.iter().zip(many) {
+        let wanted = entry.record.bytes();
+        for (door, found) in [
+            ("lookup", store.lookup(key, Trust::Verify)),
+            ("lookup, trusting", store.lookup(key, Trust::Disk)),
+            ("lookup_many", many),
+            ("lookup_url", store.lookup_url(entry.record.get().url())),
+        ] {
+            let found = found.map_err(say(door))?;
+            let same = found.as_ref().is_some_and(|r| r.bytes() == wanted);
+            ensure(same, || format!("{door} of {key} finds {found:?}, the stream {entry:?}"))?;
+        }
+        let mut same_id = store.lookup_id(key.id, Trust::Verify).map_err(say("lookup_id"))?;
+        same_id.sort_by_key(|r| r.get().key());
+        let range = PageKey { tie: 0, ..key }..=PageKey { tie: u64::MAX, ..key };
+        let expected = state.range(range).map(|(_, e)| e.record.bytes());
+        ensure(expected.eq(same_id.iter().map(Record::bytes)), || {
+            format!("lookup_id of {key} finds {same_id:?}")
+        })?;
+    }
+    Ok(state)
+}
+
+/// Whether a store shows exactly `expected`, and nothing for the keys of `others` that are not in it.
+pub(crate) fn shows(store: &dyn PageStore, expected: &State, others: &[PageKey]) -> Check {
+    let found = read_state(store)?;
+    accepts(expected, &History::new(), &found)?;
+    let absent: Vec<PageKey> = others.iter().copied().filter(|k| !expected.contains_key(k)).collect();
+    for (key, found) in absent.iter().zip(store.lookup_many(&absent)) {
+        let many = found.map_err(say("lookup_many"))?;
+        let one = store.lookup(*key, Trust::Verify).map_err(say("lookup"))?;
+        ensure(many.is_none() && one.is_none(), || {
+            format!("{key} is not there, found {one:?} and {many:?}")
+        })?;
+    }
+    let ids = store.stream(&StreamSpec { order: Order::Id, ..StreamSpec::default() });
+    match (store.organization(), ids) {
+        (Organization::Log, Err(StorageError::NoSuchOrder { .. })) => Ok(()),
+        (Organization::Log, _) => Err("a log has no id order".into()),
+        (_, ids) => {
+            let records = drain(&mut *ids.map_err(say("stream by id"))?)?;
+            let same = expected.values().map(|e| e.record.bytes()).eq(records.iter().map(Record::bytes));
+            ensure(same, || format!("by id: {records:?}, expected {expected:?}"))
+        }
+    }
+}
+
+/// One operation of a workload.
+#[derive(Clone, Debug)]
+pub(crate) enum Step {
+    Add(Vec<Made>),
+    /// Sorted by key.
+    Merge(Vec<Record>),
+    Delete(Vec<PageKey>),
+    Seen(Vec<Seen>),
+    Commit,
+    Compact(u64),
+}
+
+/// Why a step did not do what the model says.
+#[derive(Debug)]
+pub(crate) enum Trouble {
+    /// The store refused or failed.
+    Failed(StorageError),
+    /// The store did something else.
+    Wrong(String),
+}
+
+impl From<StorageError> for Trouble {
+    fn from(e: StorageError) -> Trouble {
+        Trouble::Failed(e)
+    }
+}
+
+impl std::fmt::Display for Trouble {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Trouble::Failed(e) => write!(f, "{e}"),
+            Trouble::Wrong(what) => write!(f, "{what}"),
+        }
+    }
+}
+
+/// Does a step on the store and, when it succeeds, on the model, and compares their answers.
+pub(crate) fn run_step(
+    store: &dyn PageStore,
+    model: &mut Model,
+    step: &Step,
+) -> std::result::Result<(), Trouble> {
+    let compare = |step: &str, found: String, expected: String| {
+        let what = format!("{step} answers {found}, the model {expected}");
+        if found == expected { Ok(()) } else { Err(Trouble::Wrong(what)) }
+    };
+    let mut added = Added::default();
+    match step {
+        Step::Add(pages) => {
+            let list: Vec<Page<'_>> = pages.iter().map(|made| made.page.page()).collect();
+            let found = store.add(&list)?;
+            pages.iter().for_each(|made| model.add(&made.record, &mut added));
+            compare("add", format!("{found:?}"), format!("{added:?}"))
+        }
+        Step::Merge(records) => {
+            let found = store.merge(&mut records.iter().cloned().map(Ok))?;
+            records.iter().for_each(|record| model.add(record, &mut added));
+            compare("merge", format!("{found:?}"), format!("{added:?}"))
+        }
+        Step::Delete(keys) => {
+            let found = store.delete(keys)?;
+            let expected: u64 = keys.iter().map(|&key| model.delete(key)).sum();
+            compare("delete", found.to_string(), expected.to_string())
+        }
+        Step::Seen(list) => {
+            let found = store.seen(list)?;
+            let expected: u64 = list.iter().map(|seen| model.seen(seen)).sum();
+            compare("seen", found.to_string(), expected.to_string())
+        }
+        Step::Commit => {
+            store.commit()?;
+            model.commit();
+            Ok(())
+        }
+        Step::Compact(budget) => {
+            store.compact(*budget)?;
+            Ok(())
+        }
+    }
+}
+
+/// A fixed workload over 16 pages: adds, supersedes, stale adds, merges, deletes and visits in `rounds` commits, with
+/// compaction between them.
+pub(crate) fn workload(mint: &Mint, rounds: u64, body_bytes: usize) -> Vec<Step> {
+    let mut random = Random(rounds);
+    let mut steps = Vec::new();
+    for round in 0..rounds {
+        let page = |random: &mut Random| {
+            let at_ms = 1000 * round + random.below(1500);
+            let body = random.body(body_bytes / 2 + random.clone().below(body_bytes as u64) as usize, true);
+            let lifetime_s = random.below(3) as u32 * 50;
+            mint.make(OwnedPage { lifetime_s, ..OwnedPage::new(random.below(16), at_ms, body) })
+        };
+        steps.push(Step::Add((0..4).map(|_| page(&mut random)).collect()));
+        let key = mint.key(random.below(16));
+        steps.push(Step::Delete(vec![key]));
+        steps.push(Step::Seen(vec![Seen {
+            key: mint.key(random.below(16)),
+            at_ms: 1000 * round,
+            lifetime_s: 70,
+        }]));
+        let mut records: Vec<Record> = (0..2).map(|_| page(&mut random).record).collect();
+        records.sort_by_key(|r| r.get().key());
+        steps.push(Step::Merge(records));
+        steps.push(Step::Commit);
+        if round % 4 == 3 {
+            steps.push(Step::Compact(if round % 8 == 3 { 3000 } else { 1 << 30 }));
+        }
+    }
+    steps
+}

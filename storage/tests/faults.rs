@@ -1,0 +1,580 @@
+//! Proves that a failing, full or lying disk costs nothing that was acknowledged.
+//!
+//! The same workload as in `crash.rs` runs while each disk call fails in turn, once or from then on; on disks of every
+//! size it outgrows; and with reads that return less than asked. Errors must be errors, never panics, and what was
+//! acknowledged must be there afterwards. Then bytes of every file are flipped, one at a time: that may cost the one page
+//! whose record was hit, which must be reported, and nothing else.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "a test may panic")]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use common::{
+    Check, History, Made, Mint, Model, ORGANIZATIONS, OwnedPage, Random, State, Step, Trouble, accepts,
+    created, dir, ensure, open_sim, read_state, run_step, say, shows, small_options, strong, workload,
+};
+use webbase_storage::disk::{Crash, Disk, OsDisk, SimDisk};
+use webbase_storage::{
+    Damage, Options, Organization, PageKey, PageStore, StorageError, StreamSpec, Trust, create_on, open_on,
+};
+
+/// Every organization, with one segment and with many.
+fn settings() -> Vec<(Organization, Options)> {
+    let large = Options { segment_bytes: 1 << 20, buffer_bytes: 64 << 10, ..small_options() };
+    let both = |&organization| [(organization, large.clone()), (organization, small_options())];
+    ORGANIZATIONS.iter().flat_map(both).collect()
+}
+
+/// A second disk with the same files.
+fn copy(disk: &SimDisk) -> SimDisk {
+    disk.crashed(usize::MAX, 0, Crash::InOrder)
+}
+
+/// Runs steps on a store whose disk may fail. A failed step is followed by a commit, which says whether more was
+/// dropped; a failed commit drops everything. Returns whether the store still takes writes.
+fn run_through(store: &dyn PageStore, model: &mut Model, steps: &[Step], check_reads: bool) -> Check<bool> {
+    let mut writable = true;
+    for (i, step) in steps.iter().enumerate() {
+        let mut outcome = run_step(store, model, step);
+        if matches!(outcome, Err(Trouble::Failed(_))) && !matches!(step, Step::Commit) {
+            note_half_done(model, step);
+            outcome = run_step(store, model, &Step::Commit);
+        }
+        match outcome {
+            Ok(()) => {}
+            Err(Trouble::Wrong(what)) => return Err(format!("step {i}: {what}")),
+            Err(Trouble::Failed(e)) => {
+                model.fail_commit();
+                writable &= !matches!(e, StorageError::Poisoned { .. });
+                if check_reads {
+                    shows(store, &model.visible, &[]).map_err(|what| format!("after {e}: {what}"))?;
+                }
+            }
+        }
+    }
+    Ok(writable)
+}
+
+/// What a step that failed may have left on the disk, to be found when the store is opened again.
+fn note_half_done(model: &mut Model, step: &Step) {
+    let mut half = model.clone();
+    match step {
+        Step::Add(pages) => pages.iter().for_each(|made| half.add(&made.record, &mut Default::default())),
+        Step::Merge(records) => records.iter().for_each(|record| half.add(record, &mut Default::default())),
+        Step::Delete(keys) => {
+            keys.iter().for_each(|&key| _ = half.delete(key));
+        }
+        Step::Seen(list) => {
+            list.iter().for_each(|seen| _ = half.seen(seen));
+        }
+        Step::Commit | Step::Compact(_) => {}
+    }
+    model.history = half.history;
+}
+
+fn reopened_keeps(disk: &SimDisk, options: &Options, model: &Model) -> Check {
+    let store = open_sim(disk, options).map_err(say("reopen"))?;
+    model.accepts(&read_state(&*store)?)?;
+    let verified = store.verify().map_err(say("verify"))?;
+    ensure(verified.damage.is_empty(), || format!("verify finds {:?}", verified.damage))
+}
+
+#[test]
+fn each_call_may_fail_once_or_for_good() {
+    for (organization, options) in settings() {
+        let steps = workload(&Mint::new(strong(), &options), 8, 300);
+        let empty = created(organization, strong(), &options);
+        let calls = {
+            let disk = copy(&empty);
+            let store = open_sim(&disk, &options).unwrap();
+            let before = disk.calls();
+            run_through(&*store, &mut Model::default(), &steps, true).unwrap();
+            store.close().unwrap();
+            disk.calls() - before
+        };
+        for n in 0..calls {
+            for for_good in [false, true] {
+                let disk = copy(&empty);
+                let store = open_sim(&disk, &options).unwrap();
+                let mut model = Model::default();
+                disk.fail_call(n, for_good);
+                let ran = run_through(&*store, &mut model, &steps, false).and_then(|_| {
+                    if store.close().is_ok() {
+                        model.commit();
+                    }
+                    drop(store);
+                    disk.heal();
+                    reopened_keeps(&disk, &options, &model)
+                });
+                ran.unwrap_or_else(|e| {
+                    panic!(
+                        "{organization}, segments of {}, call {n} fails (for good: {for_good}): {e}",
+                        options.segment_bytes
+                    )
+                });
+            }
+        }
+    }
+}
+
+#[test]
+fn opening_may_fail_at_each_call_and_works_when_the_disk_does() {
+    for (organization, options) in settings() {
+        let (disk, model) = filled(organization, &options, 8, false);
+        let calls = {
+            let disk = copy(&disk);
+            drop(open_sim(&disk, &options).unwrap());
+            disk.calls()
+        };
+        for n in 0..calls {
+            for for_good in [false, true] {
+                let disk = copy(&disk);
+                disk.fail_call(n, for_good);
+                drop(open_sim(&disk, &options)); // an error, or nothing that mattered
+                disk.heal();
+                let result = reopened_keeps(&disk, &options, &model);
+                result.unwrap_or_else(|e| {
+                    panic!(
+                        "{organization}, segments of {}, call {n} of open (for good: {for_good}): {e}",
+                        options.segment_bytes
+                    )
+                });
+            }
+        }
+    }
+}
+
+/// A store after the workload, closed or just dropped, and what it shows.
+fn filled(organization: Organization, options: &Options, rounds: u64, closed: bool) -> (SimDisk, Model) {
+    let disk = created(organization, strong(), options);
+    let store = open_sim(&disk, options).unwrap();
+    let mut model = Model::default();
+    for step in workload(&Mint::new(strong(), options), rounds, 300) {
+        run_step(&*store, &mut model, &step).unwrap_or_else(|e| panic!("{organization}: {e}"));
+    }
+    if closed {
+        store.close().unwrap();
+    }
+    drop(store);
+    (disk.settled(), model)
+}
+
+#[test]
+fn a_full_disk_loses_nothing_and_the_store_goes_on_when_there_is_room() {
+    for (organization, options) in settings() {
+        let steps = workload(&Mint::new(strong(), &options), 8, 300);
+        let empty = created(organization, strong(), &options);
+        let largest = filled(organization, &options, 8, false).0.used() + 4096;
+        for capacity in (empty.used()..largest).step_by(211) {
+            let disk = copy(&empty);
+            let store = open_sim(&disk, &options).unwrap();
+            let mut model = Model::default();
+            disk.set_capacity(capacity);
+            let result = full_then_room(&disk, &*store, &mut model, &steps).and_then(|()| {
+                drop(store);
+                let store = open_sim(&disk, &options).map_err(say("reopen"))?;
+                shows(&*store, &model.visible, &[]).map_err(|e| format!("reopened: {e}"))
+            });
+            result.unwrap_or_else(|e| {
+                panic!("{organization}, segments of {}, capacity {capacity}: {e}", options.segment_bytes)
+            });
+        }
+    }
+}
+
+/// Runs steps until the disk is full, makes room, and runs the rest, in which nothing may fail.
+fn full_then_room(disk: &SimDisk, store: &dyn PageStore, model: &mut Model, steps: &[Step]) -> Check {
+    for (i, step) in steps.iter().enumerate() {
+        let e = match run_step(store, model, step) {
+            Ok(()) => continue,
+            Err(Trouble::Failed(e @ StorageError::NoSpace { .. })) => e,
+            Err(e) => return Err(format!("step {i} {step:?}: {e}")),
+        };
+        ensure(e.to_string().contains("no space left for /store"), || e.to_string())?;
+        disk.heal();
+        shows(store, &model.visible, &[]).map_err(|what| format!("full at step {i}, {step:?}: {what}"))?;
+        if matches!(step, Step::Commit) {
+            model.fail_commit();
+        }
+        let others_staged = model.staged != model.visible;
+        match store.commit() {
+            Ok(()) => model.commit(),
+            Err(StorageError::Dropped { .. }) if others_staged => model.fail_commit(),
+            Err(e) => return Err(format!("the commit after step {i} {step:?} says {e}")),
+        }
+        model.history.clear();
+        shows(store, &model.visible, &[]).map_err(|what| format!("dropped at step {i}: {what}"))?;
+        for step in &steps[i..] {
+            run_step(store, model, step).map_err(|e| format!("with room again, {step:?}: {e}"))?;
+            shows(store, &model.visible, &[]).map_err(|what| format!("with room again, {step:?}: {what}"))?;
+        }
+        return Ok(());
+    }
+    Ok(())
+}
+
+#[test]
+fn what_a_full_disk_made_a_store_drop_stays_dropped() {
+    // All records are of one size, so that a later batch ends where a record of the dropped batch begins.
+    for &organization in ORGANIZATIONS {
+        let options = Options { segment_bytes: 1 << 20, ..small_options() };
+        let mint = Mint::new(strong(), &options);
+        let page = |n: u64, time: u64| mint.make(OwnedPage::new(n, time, vec![b'x'; 100]));
+        let empty = created(organization, strong(), &options);
+        for room in (0..1200).step_by(50) {
+            let disk = copy(&empty);
+            let store = open_sim(&disk, &options).unwrap();
+            let mut model = Model::default();
+            let first = [Step::Add((0..3).map(|n| page(n, 1)).collect()), Step::Commit];
+            first.iter().for_each(|step| run_step(&*store, &mut model, step).unwrap());
+            disk.set_capacity(disk.used() + room);
+            let list: Vec<Made> = (3..8).map(|n| page(n, 2)).collect();
+            let full = run_step(&*store, &mut model, &Step::Add(list))
+                .and_then(|()| run_step(&*store, &mut model, &Step::Delete(vec![mint.key(0)])))
+                .and_then(|()| run_step(&*store, &mut model, &Step::Commit));
+            disk.heal();
+            if full.is_err() {
+                model = Model::of(model.visible);
+                let _ = store.commit(); // says what was dropped, if that was not said yet
+            }
+            for step in [Step::Add(vec![page(9, 3)]), Step::Commit] {
+                run_step(&*store, &mut model, &step)
+                    .unwrap_or_else(|e| panic!("{organization}, room {room}: {e}"));
+            }
+            drop(store);
+            let store = open_sim(&disk, &options).unwrap();
+            let result = shows(&*store, &model.visible, &[]);
+            result.unwrap_or_else(|e| panic!("{organization}, {room} bytes of room: {e}"));
+        }
+    }
+}
+
+#[test]
+fn a_commit_tells_when_a_later_add_made_the_store_drop_what_was_staged() {
+    for &organization in ORGANIZATIONS {
+        let options = Options { segment_bytes: 6 << 10, ..small_options() };
+        let disk = created(organization, strong(), &options);
+        let store = open_sim(&disk, &options).unwrap();
+        let (small, large) = (OwnedPage::new(1, 1, "small"), OwnedPage::new(2, 1, vec![b'x'; 3000]));
+        store.add(&[small.page()]).unwrap();
+        disk.fail_call(0, true);
+        let failed = store.add(&[large.page()]); // does not fit the segment: what is staged is written
+        disk.heal();
+        let committed = store.commit();
+        let there = store.lookup_url(&small.url).unwrap().is_some();
+        assert_eq!(there, committed.is_ok(), "{organization}: add says {failed:?}, commit {committed:?}");
+    }
+}
+
+#[test]
+fn an_add_that_fails_half_way_stores_nothing_of_its_batch() {
+    for &organization in ORGANIZATIONS {
+        let options = small_options();
+        let pages: Vec<OwnedPage> = (0..12).map(|n| OwnedPage::new(n, 1, vec![b'x'; 1000])).collect();
+        let list: Vec<_> = pages.iter().map(OwnedPage::page).collect();
+        for n in 0..60 {
+            let disk = created(organization, strong(), &options);
+            let store = open_sim(&disk, &options).unwrap();
+            disk.fail_call(n, true);
+            let added = store.add(&list);
+            disk.heal();
+            if added.is_err() {
+                let committed = store.commit();
+                let pages = store.stats().pages;
+                assert_eq!(pages, 0, "{organization}, call {n}: {added:?}, then commit says {committed:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_store_keeps_to_its_capacity() {
+    for &organization in ORGANIZATIONS {
+        let options = Options { capacity_bytes: Some(120 << 10), ..small_options() };
+        let mint = Mint::new(strong(), &options);
+        let disk = created(organization, strong(), &options);
+        let store = open_sim(&disk, &options).unwrap();
+        let (mut model, mut random, mut full) = (Model::default(), Random(1), 0);
+        for n in 0..200 {
+            let made = mint.make(OwnedPage::new(n, 1, random.body(1500, false)));
+            let added = run_step(&*store, &mut model, &Step::Add(vec![made]));
+            match added.and_then(|()| run_step(&*store, &mut model, &Step::Commit)) {
+                Ok(()) => assert_eq!(full, 0, "{organization} is full and takes page {n}"),
+                Err(Trouble::Failed(StorageError::NoSpace { .. })) => full += 1,
+                Err(e) => panic!("{organization}: {e}"),
+            }
+            let stats = store.stats();
+            assert_eq!(stats.capacity_bytes, 120 << 10);
+            assert!(stats.used_bytes <= 120 << 10, "{organization} uses {} bytes", stats.used_bytes);
+        }
+        assert!(full > 100 && model.visible.len() > 30, "{organization}: {full} refused");
+        shows(&*store, &model.visible, &[]).unwrap();
+        let most: Vec<PageKey> = model.visible.keys().copied().skip(5).collect();
+        for step in [Step::Delete(most), Step::Commit, Step::Compact(1 << 30)] {
+            run_step(&*store, &mut model, &step).unwrap_or_else(|e| panic!("{organization}: {e}"));
+        }
+        let made = mint.make(OwnedPage::new(900, 1, random.body(1500, false)));
+        for step in [Step::Add(vec![made]), Step::Commit] {
+            run_step(&*store, &mut model, &step)
+                .unwrap_or_else(|e| panic!("{organization}, room again: {e}"));
+        }
+        shows(&*store, &model.visible, &[]).unwrap();
+    }
+}
+
+#[test]
+fn reads_may_be_short() {
+    for &organization in ORGANIZATIONS {
+        for closed in [false, true] {
+            let (disk, model) = filled(organization, &small_options(), 12, closed);
+            disk.set_short_reads(true);
+            let store = open_sim(&disk, &small_options()).unwrap();
+            shows(&*store, &model.visible, &[]).unwrap();
+            while !store.compact(1 << 30).unwrap().done {}
+            assert_eq!(store.verify().unwrap().damage, []);
+            shows(&*store, &model.visible, &[]).unwrap();
+        }
+    }
+}
+
+/// Every version of every page that was ever acknowledged or staged.
+fn ever(steps: &[Step]) -> BTreeMap<PageKey, Vec<Vec<u8>>> {
+    let mut all: BTreeMap<PageKey, Vec<Vec<u8>>> = BTreeMap::new();
+    for step in steps {
+        let records: Vec<_> = match step {
+            Step::Add(pages) => pages.iter().map(|made| made.record.clone()).collect(),
+            Step::Merge(records) => records.clone(),
+            _ => Vec::new(),
+        };
+        records.iter().for_each(|r| all.entry(r.get().key()).or_default().push(r.bytes().to_vec()));
+    }
+    all
+}
+
+fn content(disk: &SimDisk, path: &Path) -> Vec<u8> {
+    let file = disk.open(path, false).unwrap();
+    let mut bytes = vec![0; file.len().unwrap() as usize];
+    file.read_exact_at(&mut bytes, 0).unwrap();
+    bytes
+}
+
+/// A store with damage somewhere, and what it should show.
+struct Damaged<'a> {
+    store: &'a dyn PageStore,
+    model: &'a Model,
+    ever: &'a BTreeMap<PageKey, Vec<Vec<u8>>>,
+}
+
+impl Damaged<'_> {
+    /// Looks everything up and streams it: the pages that are not as they should be. What is returned at all must be a
+    /// version that once was added.
+    fn lost(&self) -> Check<Vec<PageKey>> {
+        let mut streamed = BTreeMap::new();
+        let stream = self.store.stream(&StreamSpec::default()).map_err(say("stream"))?;
+        let mut errors = 0;
+        for record in stream {
+            match record {
+                Ok(record) => {
+                    let twice = streamed.insert(record.get().key(), record);
+                    ensure(twice.is_none(), || format!("streamed twice: {twice:?}"))?;
+                }
+                Err(StorageError::Corrupt { path, .. }) if path.starts_with(dir()) => errors += 1,
+                Err(e) => return Err(format!("stream: {e}")),
+            }
+        }
+        ensure(errors <= 1, || format!("one byte makes {errors} errors in a stream"))?;
+        let mut lost = Vec::new();
+        for (key, versions) in self.ever {
+            let expected = self.model.visible.get(key).map(|e| e.record.bytes());
+            let looked_up = match self.store.lookup(*key, Trust::Verify) {
+                Ok(found) => Some(found),
+                Err(StorageError::Corrupt { path, .. }) if path.starts_with(dir()) => None,
+                Err(e) => return Err(format!("lookup of {key}: {e}")),
+            };
+            for found in [streamed.remove(key), looked_up.clone().flatten()].into_iter().flatten() {
+                let known = versions.iter().any(|v| v == found.bytes());
+                ensure(known, || format!("{found:?} was never added"))?;
+                if Some(found.bytes()) != expected {
+                    lost.push(*key); // an older version came back: only where the newer one's record was hit
+                }
+            }
+            if looked_up.is_none_or(|found| found.is_none() && expected.is_some()) {
+                lost.push(*key);
+            }
+        }
+        ensure(streamed.is_empty(), || format!("streamed and never added: {streamed:?}"))?;
+        lost.dedup();
+        Ok(lost)
+    }
+}
+
+/// Flips a byte of a store that is closed, dropped or open, and checks everything that must hold then.
+fn flipped(
+    original: &SimDisk,
+    model: &Model,
+    ever: &BTreeMap<PageKey, Vec<Vec<u8>>>,
+    flip: Flip<'_>,
+) -> Check {
+    let options = small_options();
+    let disk = copy(original);
+    let opened = flip.while_open.then(|| open_sim(&disk, &options).unwrap());
+    disk.flip(flip.path, flip.offset, flip.mask);
+    let store = match opened {
+        Some(store) => store,
+        None => open_sim(&disk, &options).map_err(say("open"))?,
+    };
+    let lost = Damaged { store: &*store, model, ever }.lost()?;
+    let verified = store.verify().map_err(say("verify"))?;
+    let named = |d: &Damage| d.path == flip.path && d.offset <= flip.offset.max(1) && !d.what.is_empty();
+    ensure(lost.len() <= 1, || format!("one byte costs {lost:?}"))?;
+    let must_be_said = !lost.is_empty() || flip.in_record;
+    ensure(!must_be_said || verified.damage.iter().any(named), || {
+        format!("not reported: {:?}", verified.damage)
+    })?;
+    if lost.is_empty() && verified.damage.is_empty() {
+        let due = store.due(u64::MAX, usize::MAX).map_err(say("due"))?;
+        ensure(due == model.due(u64::MAX, usize::MAX), || {
+            format!("deadlines are lost, not reported: {due:?}")
+        })?;
+    }
+    let dropped = store.repair().map_err(say("repair"))?;
+    ensure(dropped.damage == verified.damage, || {
+        format!("repair drops {:?}, not {:?}", dropped.damage, verified.damage)
+    })?;
+    still_good(&*store, model, &lost).map_err(|e| format!("repaired: {e}"))?;
+    let name = flip.path.file_name().unwrap_or_default().to_string_lossy();
+    let mended = !name.starts_with("STORE") || content(&disk, flip.path) == content(original, flip.path);
+    ensure(mended, || "still damaged after repair, so that the next flip may cost the whole store".into())?;
+    drop(store);
+    let store = open_sim(&disk, &options).map_err(say("open after repair"))?;
+    still_good(&*store, model, &lost).map_err(|e| format!("repaired and opened again: {e}"))
+}
+
+/// Whether a repaired store has no damage, and all pages but the lost ones.
+fn still_good(store: &dyn PageStore, model: &Model, lost: &[PageKey]) -> Check {
+    let verified = store.verify().map_err(say("verify"))?;
+    ensure(verified.damage.is_empty(), || format!("verify still finds {:?}", verified.damage))?;
+    let without = |state: &State| -> State {
+        let kept = state.iter().filter(|(key, _)| !lost.contains(key));
+        kept.map(|(key, entry)| (*key, common::Entry { deadline_ms: None, ..entry.clone() })).collect()
+    };
+    accepts(&without(&model.visible), &History::new(), &without(&read_state(store)?))
+}
+
+/// The bytes of the record at `at`, if it is one that a reader can get.
+fn shown_at(bytes: &[u8], at: usize, model: &Model) -> Option<Range<usize>> {
+    let place = at..at + webbase_storage::record_len(&bytes[at..]).ok()? as usize;
+    let found = bytes.get(place.clone())?;
+    model.visible.values().any(|entry| entry.record.bytes() == found).then_some(place)
+}
+
+struct Flip<'a> {
+    path: &'a Path,
+    offset: u64,
+    mask: u8,
+    while_open: bool,
+    /// Whether the byte is part of the record of a page that can be looked up.
+    in_record: bool,
+}
+
+#[test]
+fn a_flipped_byte_costs_at_most_the_page_it_hits() {
+    for &organization in ORGANIZATIONS {
+        let options = small_options();
+        let steps = workload(&Mint::new(strong(), &options), 6, 300);
+        let ever = ever(&steps);
+        let mut failures: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for (closed, while_open) in [(true, false), (false, false), (true, true)] {
+            let (disk, model) = filled(organization, &options, 6, closed);
+            for (path, len) in disk.files() {
+                let bytes = content(&disk, &path);
+                let records: Vec<usize> =
+                    (0..bytes.len()).filter(|&at| bytes[at..].starts_with(b"WBR1")).collect();
+                let living: Vec<Range<usize>> =
+                    records.iter().filter_map(|&at| shown_at(&bytes, at, &model)).collect();
+                for offset in 0..len as usize {
+                    let header = records.iter().any(|&at| (at..at + 80).contains(&offset));
+                    let blank = bytes[offset.saturating_sub(8)..(offset + 8).min(bytes.len())]
+                        .iter()
+                        .all(|&b| b == 0);
+                    let every = if len < 300 {
+                        1
+                    } else if blank {
+                        97
+                    } else if header {
+                        3
+                    } else {
+                        7
+                    };
+                    if offset % every != 0 {
+                        continue;
+                    }
+                    let in_record = living.iter().any(|r| r.contains(&offset));
+                    let mask = 1 << (offset % 8);
+                    let flip = Flip { path: &path, offset: offset as u64, mask, while_open, in_record };
+                    if let Err(e) = flipped(&disk, &model, &ever, flip) {
+                        let place = format!("{}, closed {closed}, open {while_open}", path.display());
+                        failures.entry(place).or_default().push(format!("byte {offset} of {len}: {e}"));
+                    }
+                }
+            }
+        }
+        let firsts =
+            failures.iter().map(|(place, all)| format!("{} flips in {place}, first {}\n", all.len(), all[0]));
+        assert!(failures.is_empty(), "{organization}:\n{}", firsts.collect::<String>());
+    }
+}
+
+#[test]
+fn damage_in_a_real_file_is_reported_and_repaired() {
+    for &organization in ORGANIZATIONS {
+        for disk in [OsDisk::new(), OsDisk::plain()] {
+            let folder = tempfile::tempdir().unwrap();
+            let disk: Arc<dyn Disk> = Arc::new(disk);
+            let options = Options { segment_bytes: 1 << 20, ..small_options() };
+            create_on(&disk, folder.path(), organization, strong(), &options).unwrap();
+            let store = open_on(&disk, folder.path(), &options).unwrap();
+            let pages: Vec<OwnedPage> =
+                (0..20).map(|n| OwnedPage::new(n, 1, format!("needle {n:04} {n:04}"))).collect();
+            let list: Vec<_> = pages.iter().map(OwnedPage::page).collect();
+            store.add(&list).unwrap();
+            store.close().unwrap();
+            drop(store);
+
+            let (path, offset) = find(folder.path(), b"needle 0007");
+            let mut bytes = std::fs::read(&path).unwrap();
+            bytes[offset] ^= 0x10;
+            std::fs::write(&path, bytes).unwrap();
+
+            let store = open_on(&disk, folder.path(), &options).unwrap();
+            let e = store.lookup_url(&common::url(7)).unwrap_err();
+            assert!(matches!(&e, StorageError::Corrupt { path: named, .. } if *named == path), "{e}");
+            assert!(e.to_string().contains("repair"), "{e}");
+            for n in (0..20).filter(|&n| n != 7) {
+                assert!(store.lookup_url(&common::url(n)).unwrap().is_some(), "{organization}, page {n}");
+            }
+            let damage = store.verify().unwrap().damage;
+            assert!(damage.iter().any(|d| d.path == path && d.offset <= offset as u64), "{damage:?}");
+            store.repair().unwrap();
+            assert_eq!(store.verify().unwrap().damage, []);
+            assert_eq!(store.stats().pages, 19);
+            assert!(store.lookup_url(&common::url(7)).unwrap().is_none());
+        }
+    }
+}
+
+/// The file of a folder that contains `needle`, and where.
+fn find(folder: &Path, needle: &[u8]) -> (PathBuf, usize) {
+    let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let place = |path: PathBuf| {
+        let bytes = std::fs::read(&path).unwrap();
+        let at = bytes.windows(needle.len()).position(|w| w == needle)?;
+        Some((path, at))
+    };
+    files.filter_map(place).next().expect("the needle is in some file")
+}
