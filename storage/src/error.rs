@@ -36,8 +36,8 @@ pub enum StorageError {
         path: PathBuf,
     },
 
-    /// An earlier write failed, and with it everything staged since the last commit was dropped.
-    #[error("nothing staged since the last commit was stored in {}, because an earlier write failed ({why}); add it again", path.display())]
+    /// An earlier write failed, and everything staged before it was dropped. What was staged since is still staged.
+    #[error("what was staged in {} before a write failed ({why}) was not stored; add it again, then commit", path.display())]
     Dropped {
         /// The store's folder.
         path: PathBuf,

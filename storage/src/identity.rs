@@ -54,8 +54,9 @@ impl Identity {
             return Ok(());
         }
         let what = match names.iter().find(|n| !ours(n)) {
-            Some(name) if name != "STORE" => format!("it is not empty, there is {name:?}"),
-            _ => "there is a store already; open it".into(),
+            _ if names.iter().any(|n| n == "STORE") => "there is a store already; open it".into(),
+            Some(name) => format!("it is not empty, there is {name:?}"),
+            None => "it is not empty".into(),
         };
         Err(StorageError::NotAStore { path: dir.to_path_buf(), what })
     }
@@ -91,6 +92,28 @@ impl Identity {
         out.extend_from_slice(&crc64(&out).to_le_bytes());
         out
     }
+}
+
+/// Checks both copies.
+pub(crate) fn verify(disk: &dyn Disk, dir: &Path) -> Result<()> {
+    for path in [path(dir), copy_path(dir)] {
+        read_one(disk, dir, &path).map_err(|e| match e {
+            StorageError::NotAStore { what, .. } => StorageError::corrupt(&path, 0, what),
+            e => e,
+        })?;
+    }
+    Ok(())
+}
+
+/// Writes both copies anew.
+pub(crate) fn rewrite(
+    disk: &dyn Disk,
+    dir: &Path,
+    key: &RepositoryKey,
+    organization: Organization,
+    unit_bytes: u32,
+) -> Result<()> {
+    Identity { organization, key: *key, unit_bytes }.create(disk, dir)
 }
 
 fn read_one(disk: &dyn Disk, dir: &Path, path: &Path) -> Result<Identity> {

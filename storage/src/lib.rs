@@ -161,7 +161,13 @@ fn merge_in_batches(
         Ok(())
     };
     for record in sorted {
-        let record = record?;
+        let record = match record {
+            Ok(record) => record,
+            Err(e) => {
+                flush(&mut batch)?;
+                return Err(e);
+            }
+        };
         let next = record.get().key();
         if let Some(previous) = previous.filter(|&p| p > next) {
             flush(&mut batch)?;

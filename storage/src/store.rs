@@ -1,8 +1,8 @@
 //! The contract that all organizations keep.
 //!
 //! 1. `add`, `delete`, `seen` and `merge` *stage*; [`PageStore::commit`] makes everything staged durable and visible.
-//!    What a commit has acknowledged survives any crash. A store commits by itself, earlier, when what is staged fills a
-//!    segment or a buffer; until some commit readers see nothing of it.
+//!    What a commit has acknowledged survives any crash. It becomes visible as a whole; only what is larger than a segment
+//!    or a buffer is committed by the store itself, in parts, while it is staged.
 //! 2. Of two versions of a page the one with the higher [`crate::Version`] is kept; adding an older one is no error,
 //!    it is counted as stale.
 //! 3. Readers never wait for writers. A stream sees the pages that were visible when it was opened, each once,
@@ -75,7 +75,7 @@ pub struct Options {
     pub page_bytes_max: u64,
     /// What the store may occupy on disk; `None` is the whole disk.
     pub capacity_bytes: Option<u64>,
-    /// log: bytes of a segment.
+    /// log: bytes of a segment; the commit that fills it ends it. At most 1 GiB.
     pub segment_bytes: u64,
     /// hash: bytes of a bucket (*fixed*).
     pub bucket_bytes: u32,
@@ -239,7 +239,7 @@ pub struct Stats {
     pub live_bytes: u64,
     /// Bytes of records that compaction would take back.
     pub dead_bytes: u64,
-    /// Pages a reader can get.
+    /// Pages a reader can get. With pages in a buffer, hash and hashed-log stores have to read to tell, once per commit.
     pub pages: u64,
     /// Segments, buckets or logs.
     pub segments: u64,
@@ -328,10 +328,11 @@ pub trait PageStore: Send + Sync {
     /// When it cannot be written.
     fn add_dictionary(&self, content: &[u8]) -> Result<u64>;
 
-    /// Stages pages.
+    /// Stages pages. Hash and hashed-log stores look at what is on disk only when they sort their buffer in: until then
+    /// a page counts as new unless one with the same key is staged.
     ///
     /// # Errors
-    /// When a page is refused or the disk is full; then none of these pages is staged.
+    /// When a page is refused: then none of these pages is staged. When the disk fails: see rule 5.
     fn add(&self, pages: &[Page<'_>]) -> Result<Added>;
 
     /// Stages pages that are records already, as they come from another store.

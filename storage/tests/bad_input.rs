@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use common::{
-    Mint, Model, ORGANIZATIONS, OwnedPage, Random, Step, created, open_sim, run_step, shows, small_options,
+    Mint, Model, OwnedPage, Random, Step, created, open_sim, organizations, run_step, shows, small_options,
     strong, url,
 };
 use webbase_storage::disk::SimDisk;
@@ -68,7 +68,7 @@ fn a_path_that_is_not_a_store_is_named() {
     let file = folder.path().join("file");
     std::fs::write(&file, "no folder").unwrap();
     refused(open(&file, &options), &[&name(&file), "not a store"]);
-    for &organization in ORGANIZATIONS {
+    for organization in organizations() {
         refused(create(&file, organization, strong(), &options), &[&name(&file)]);
     }
     assert_eq!(std::fs::read(&file).unwrap(), b"no folder");
@@ -79,7 +79,7 @@ fn a_path_that_is_not_a_store_is_named() {
 
 #[test]
 fn a_store_is_created_only_where_there_is_nothing() {
-    for &organization in ORGANIZATIONS {
+    for organization in organizations() {
         let folder = tempfile::tempdir().unwrap();
         let options = small_options();
         let (full, twice) = (folder.path().join("full"), folder.path().join("a/b/twice"));
@@ -106,7 +106,7 @@ fn a_store_is_created_only_where_there_is_nothing() {
 
 #[test]
 fn a_store_of_another_version_is_named_with_both_versions() {
-    for &organization in ORGANIZATIONS {
+    for organization in organizations() {
         let folder = tempfile::tempdir().unwrap();
         create(folder.path(), organization, strong(), &small_options()).unwrap();
         let path = folder.path().join("STORE");
@@ -127,7 +127,7 @@ fn a_store_of_another_version_is_named_with_both_versions() {
 
 #[test]
 fn a_store_in_use_is_named() {
-    for &organization in ORGANIZATIONS {
+    for organization in organizations() {
         let (disk, store, model) = three_pages(organization, &small_options());
         let e = refused(open_sim(&disk, &small_options()), &["/store", "in use", "stop"]);
         assert!(matches!(e, StorageError::Locked { .. }), "{e}");
@@ -137,7 +137,7 @@ fn a_store_in_use_is_named() {
 
 #[test]
 fn the_repository_key_of_a_store_can_be_compared() {
-    for &organization in ORGANIZATIONS {
+    for organization in organizations() {
         let (_, store, _) = three_pages(organization, &small_options());
         assert_eq!(store.organization(), organization);
         assert_eq!(*store.repository_key(), strong());
@@ -149,7 +149,7 @@ fn the_repository_key_of_a_store_can_be_compared() {
 
 #[test]
 fn one_bad_page_makes_the_batch_refused_and_nothing_of_it_staged() {
-    for &organization in ORGANIZATIONS {
+    for organization in organizations() {
         let options = Options { page_bytes_max: 5000, ..small_options() };
         let (_, store, model) = three_pages(organization, &options);
         let (large, mime) = (vec![b'x'; 5000], "m".repeat(70_000));
@@ -177,7 +177,7 @@ fn one_bad_page_makes_the_batch_refused_and_nothing_of_it_staged() {
 
 #[test]
 fn what_was_staged_before_a_bad_page_stays_staged() {
-    for &organization in ORGANIZATIONS {
+    for organization in organizations() {
         let options = small_options();
         let (_, store, mut model) = three_pages(organization, &options);
         let made = Mint::new(strong(), &options).make(OwnedPage::new(7, 5, "before"));
@@ -192,7 +192,7 @@ fn what_was_staged_before_a_bad_page_stays_staged() {
 
 #[test]
 fn a_url_that_is_none_cannot_be_looked_up() {
-    for &organization in ORGANIZATIONS {
+    for organization in organizations() {
         let (_, store, _) = three_pages(organization, &small_options());
         refused(store.lookup_url(""), &["empty"]);
         refused(store.lookup_url("/x"), &["/x", "names no site"]);
@@ -207,7 +207,7 @@ fn record(key: RepositoryKey, options: &Options, page: OwnedPage) -> Record {
 
 #[test]
 fn a_record_of_another_repository_is_refused() {
-    for &organization in ORGANIZATIONS {
+    for organization in organizations() {
         let (_, store, model) = three_pages(organization, &small_options());
         let good = record(strong(), &small_options(), OwnedPage::new(5, 99, "good"));
         let strange = record(RepositoryKey::new([8; 32]), &small_options(), OwnedPage::new(6, 99, "strange"));
@@ -221,7 +221,7 @@ fn a_record_of_another_repository_is_refused() {
 
 #[test]
 fn a_record_over_the_limit_is_refused() {
-    for &organization in ORGANIZATIONS {
+    for organization in organizations() {
         let options = Options { page_bytes_max: 5000, ..small_options() };
         let (_, store, model) = three_pages(organization, &options);
         let large = record(strong(), &small_options(), OwnedPage::new(5, 99, vec![b'x'; 6000]));
@@ -232,7 +232,7 @@ fn a_record_over_the_limit_is_refused() {
 
 #[test]
 fn a_merge_must_be_sorted() {
-    for &organization in ORGANIZATIONS {
+    for organization in organizations() {
         let (_, store, mut model) = three_pages(organization, &small_options());
         let make = |n| record(strong(), &small_options(), OwnedPage::new(n, 99, "merged"));
         let mut records: Vec<Record> = (0..6).map(make).collect();
@@ -250,7 +250,7 @@ fn a_merge_must_be_sorted() {
 
 #[test]
 fn an_error_from_the_source_ends_a_merge() {
-    for &organization in ORGANIZATIONS {
+    for organization in organizations() {
         let (_, store, _) = three_pages(organization, &small_options());
         let broken = StorageError::BadCursor { what: "the source broke".into() };
         let good = record(strong(), &small_options(), OwnedPage::new(5, 99, "good"));
@@ -281,7 +281,7 @@ fn with_dictionary() -> (Vec<u8>, Record) {
 #[test]
 fn a_record_needs_its_dictionary_first() {
     let (dictionary, record) = with_dictionary();
-    for &organization in ORGANIZATIONS {
+    for organization in organizations() {
         let (disk, store, model) = three_pages(organization, &small_options());
         let digest = format!("{:016x}", record.get().dictionary());
         refused(store.add_records(std::slice::from_ref(&record)), &[&digest, "add the dictionary"]);
@@ -311,7 +311,7 @@ fn with_body(record: &Record, body: &[u8]) -> Record {
 
 #[test]
 fn a_body_that_does_not_unpack_is_an_error_that_names_the_page() {
-    for &organization in ORGANIZATIONS {
+    for organization in organizations() {
         for (compression, codec) in [(Compression::Zstd(1), Codec::Zstd), (Compression::Lz4, Codec::Lz4)] {
             let options = Options { compression, ..small_options() };
             let (_, store, _) = three_pages(organization, &options);
@@ -352,7 +352,7 @@ fn bytes_that_are_no_record_are_none() {
 
 #[test]
 fn cursors_and_orders_of_other_organizations_are_refused() {
-    for &organization in ORGANIZATIONS {
+    for organization in organizations() {
         let (_, store, _) = three_pages(organization, &small_options());
         let stream = |order, from| store.stream(&StreamSpec { order, from, ..StreamSpec::default() });
         let (key, ordinal) = (Cursor::Key(PageKey::MIN), Cursor::Ordinal(0));
@@ -371,7 +371,7 @@ fn cursors_and_orders_of_other_organizations_are_refused() {
 
 #[test]
 fn a_closed_store_refuses_writes_and_can_be_read() {
-    for &organization in ORGANIZATIONS {
+    for organization in organizations() {
         let (_, store, model) = three_pages(organization, &small_options());
         store.close().unwrap();
         let key = strong().page_key(&url(1)).unwrap();

@@ -11,8 +11,8 @@
 mod common;
 
 use common::{
-    Check, History, Made, Mint, Model, ORGANIZATIONS, OwnedPage, State, Step, accepts, created, dir, ensure,
-    open_sim, read_state, run_step, say, shared, shows, small_options, strong, workload,
+    Check, History, Made, Mint, Model, OwnedPage, State, Step, accepts, created, dir, ensure, open_sim,
+    organizations, read_state, run_step, say, shared, shows, small_options, strong, workload,
 };
 use webbase_storage::disk::{Crash, SimDisk};
 use webbase_storage::{Options, Organization, StorageError, create_on};
@@ -116,7 +116,7 @@ fn buffered() -> Options {
 
 #[test]
 fn whatever_was_written_in_order_up_to_any_write_is_recovered() {
-    for &organization in ORGANIZATIONS {
+    for organization in organizations() {
         let run = Run::new(organization, small_options(), 16, 300);
         for at in 0..=run.disk.changes() {
             for bytes in spread(run.disk.change_bytes(at)) {
@@ -128,7 +128,7 @@ fn whatever_was_written_in_order_up_to_any_write_is_recovered() {
 
 #[test]
 fn every_byte_of_the_last_writes_is_a_place_to_crash() {
-    for &organization in ORGANIZATIONS {
+    for organization in organizations() {
         for rounds in [1, 2] {
             let run = Run::new(organization, buffered(), rounds, 60);
             let writes = (0..run.disk.changes()).filter(|&at| run.disk.change_bytes(at) > 0);
@@ -145,9 +145,9 @@ fn every_byte_of_the_last_writes_is_a_place_to_crash() {
 
 #[test]
 fn unsynced_writes_may_be_lost_or_torn() {
-    for &organization in ORGANIZATIONS {
+    for organization in organizations() {
         for options in [small_options(), buffered()] {
-            let run = Run::new(organization, options, 16, 300);
+            let run = Run::new(organization, options, 12, 300);
             for at in 0..=run.disk.changes() {
                 run.check(at, 0, Crash::Unsynced);
                 for seed in 0..4 {
@@ -160,7 +160,7 @@ fn unsynced_writes_may_be_lost_or_torn() {
 
 #[test]
 fn recovery_can_crash_too() {
-    for &organization in ORGANIZATIONS {
+    for organization in organizations() {
         let run = Run::new(organization, buffered(), 8, 300);
         for at in 0..=run.disk.changes() {
             for crash in [Crash::InOrder, Crash::Unsynced, Crash::Torn(at as u64)] {
@@ -184,7 +184,7 @@ fn recovery_can_crash_too() {
 
 #[test]
 fn a_creation_cut_off_leaves_no_store_or_an_empty_one() {
-    for &organization in ORGANIZATIONS {
+    for organization in organizations() {
         let options = small_options();
         let disk = SimDisk::new();
         create_on(&shared(&disk), dir(), organization, strong(), &options).unwrap();

@@ -8,7 +8,7 @@ mod common;
 
 use std::sync::Arc;
 
-use common::{ORGANIZATIONS, OwnedPage, created, open_sim, small_options, strong, url};
+use common::{OwnedPage, created, open_sim, organizations, small_options, strong, url};
 use webbase_storage::disk::SimDisk;
 use webbase_storage::{Due, PageKey, PageStore, SHORT_LIFE_S, Seen, deadline_ms};
 
@@ -42,7 +42,7 @@ fn add(store: &dyn PageStore, pages: &[OwnedPage]) {
 /// Runs a test on a store of each organization with the ten pages in it; `again` closes or drops the store, compacts
 /// it and opens it again.
 fn on_every_store(test: impl Fn(Again)) {
-    for &organization in ORGANIZATIONS {
+    for organization in organizations() {
         for way in 0..4 {
             let disk = created(organization, strong(), &small_options());
             let store = open_sim(&disk, &small_options()).unwrap();

@@ -11,8 +11,8 @@ mod common;
 use std::sync::Arc;
 
 use common::{
-    Check, Entry, Mint, Model, ORGANIZATIONS, OwnedPage, Random, State, Step, created, drain, ensure,
-    open_sim, read_state, run_step, say, shows, small_options, strong, url, weak,
+    Check, Entry, Mint, Model, OwnedPage, Random, State, Step, created, drain, ensure, open_sim,
+    organizations, read_state, run_step, say, shows, small_options, strong, url, weak,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -25,6 +25,9 @@ use webbase_storage::{
 
 /// Pages the operations are about.
 const PAGES: u64 = 24;
+
+/// A segment or buffer that nothing here fills.
+const LARGE: u64 = 1 << 30;
 
 /// A page to be added: which, when, and what is in it.
 #[derive(Clone, Debug)]
@@ -107,11 +110,16 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
 fn options() -> impl Strategy<Value = Options> {
     let compression =
         prop_oneof![Just(Compression::None), Just(Compression::Lz4), Just(Compression::Zstd(1))];
-    let segment = prop_oneof![Just(9_u64 << 10), 20_u64 << 10..100 << 10];
-    (compression, segment, any::<bool>()).prop_map(|(compression, segment_bytes, buffered)| Options {
+    // Bytes of a segment and of the buffer.
+    let sizes = prop_oneof![
+        Just((9_u64 << 10, 0)),
+        (20_u64 << 10..100 << 10, prop_oneof![Just(0), Just(64_u64 << 10)]),
+        Just((LARGE, LARGE)),
+    ];
+    (compression, sizes).prop_map(|(compression, (segment_bytes, buffer_bytes))| Options {
         compression,
         segment_bytes,
-        buffer_bytes: if buffered { 64 << 10 } else { 0 },
+        buffer_bytes,
         ..small_options()
     })
 }
@@ -184,6 +192,12 @@ impl Test {
         }
     }
 
+    /// A store commits by itself when what is staged fills a segment or a buffer.
+    fn may_commit_by_itself(&self, op: &Op) -> bool {
+        let staging = matches!(op, Op::Add(_) | Op::Merge(_) | Op::Delete(_) | Op::Seen(_));
+        staging && self.options.segment_bytes < LARGE
+    }
+
     /// These pages as another store has them, sorted by key.
     fn records_of_another_store(&self, specs: &[Spec]) -> Vec<Record> {
         let key = *self.store().repository_key();
@@ -209,9 +223,8 @@ impl Test {
         drop(store);
         let store = open_sim(&self.disk, &self.options).map_err(say("open"))?;
         if !clean {
-            let found = read_state(&*store)?;
-            self.model.accepts(&found)?;
-            self.model = Model::of(found);
+            self.model.observe(read_state(&*store)?)?;
+            self.model = Model::of(self.model.visible.clone());
         }
         self.store = Some(store);
         Ok(())
@@ -303,6 +316,10 @@ fn run_list(organization: Organization, key: RepositoryKey, options: &Options, o
     for (i, op) in ops.iter().chain(&last).enumerate() {
         let at = |e: String| format!("operation {i}, {op:?}: {e}");
         test.run(op).map_err(at)?;
+        if test.may_commit_by_itself(op) {
+            let found = read_state(test.store()).map_err(at)?;
+            test.model.observe(found).map_err(at)?;
+        }
         shows(test.store(), &test.model.visible, &test.keys).map_err(at)?;
     }
     let verified = test.store().verify().map_err(say("verify"))?;
@@ -310,7 +327,7 @@ fn run_list(organization: Organization, key: RepositoryKey, options: &Options, o
 }
 
 fn agree(key: RepositoryKey, cases: u32) {
-    for &organization in ORGANIZATIONS {
+    for organization in organizations() {
         let default = Config::default();
         let cases = if std::env::var_os("PROPTEST_CASES").is_some() { default.cases } else { cases };
         let config = Config { cases, failure_persistence: None, max_shrink_iters: 2000, ..default };
@@ -330,4 +347,28 @@ fn a_store_shows_what_a_map_shows() {
 #[test]
 fn a_store_whose_page_ids_all_collide_shows_what_a_map_shows() {
     agree(weak(), 100);
+}
+
+#[test]
+fn compaction_shows_nothing_that_is_only_staged() {
+    for organization in organizations() {
+        let options = Options { segment_bytes: LARGE, buffer_bytes: LARGE, ..small_options() };
+        let mut test = Test::new(organization, strong(), options);
+        let specs = |time| {
+            let spec = |page| Spec { page, time, epoch: 0, lifetime_s: 0, bytes: 500, content: 1 };
+            (0..10).map(spec).collect::<Vec<_>>()
+        };
+        for op in [
+            Op::Add(specs(1)),
+            Op::Commit,
+            Op::Add(specs(2)),
+            Op::Commit,
+            Op::Add(specs(3)),
+            Op::Compact(1 << 30),
+        ] {
+            test.run(&op).unwrap();
+            let shown = shows(test.store(), &test.model.visible, &test.keys);
+            shown.unwrap_or_else(|e| panic!("{organization}, {op:?}: {e}"));
+        }
+    }
 }

@@ -114,6 +114,7 @@ fn read_window(file: &dyn DiskFile, at: u64, len: usize, pool: &Pool) -> io::Res
     let pooled = pool.lock().unwrap_or_else(PoisonError::into_inner).pop();
     let mut blocks = match pooled {
         Some(blocks) => blocks,
+        None if len < READ_BYTES => vec![Block::default(); len.div_ceil(BLOCK_BYTES as usize)],
         None => vec![Block::default(); WINDOW_BYTES / BLOCK_BYTES as usize],
     };
     // Whole blocks are asked for, as direct reads must; a read cut short by the end of the file is finished
@@ -167,7 +168,7 @@ impl AsRef<[u8]> for Window {
 impl Drop for Window {
     fn drop(&mut self) {
         let mut pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
-        if pool.len() <= WINDOWS_AHEAD {
+        if pool.len() <= WINDOWS_AHEAD && self.blocks.len() == WINDOW_BYTES / BLOCK_BYTES as usize {
             pool.push(std::mem::take(&mut self.blocks));
         }
     }

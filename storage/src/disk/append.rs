@@ -46,8 +46,9 @@ struct Job {
     offset: u64,
 }
 
-fn new_buffer() -> Vec<Block> {
-    vec![Block::default(); BUFFER_BYTES / BLOCK_BYTES as usize]
+/// A buffer that has room for so many bytes, and grows when more come.
+fn new_buffer(bytes: usize) -> Vec<Block> {
+    vec![Block::default(); bytes.div_ceil(BLOCK_BYTES as usize)]
 }
 
 impl Appender {
@@ -58,7 +59,7 @@ impl Appender {
     pub fn new(file: Arc<dyn DiskFile>, end: u64) -> io::Result<Appender> {
         let base = end / BLOCK_BYTES * BLOCK_BYTES;
         let filled = (end - base) as usize;
-        let mut buffer = new_buffer();
+        let mut buffer = new_buffer(BLOCK_BYTES as usize);
         file.read_exact_at(buffer.as_mut_slice().as_mut_bytes().get_mut(..filled).unwrap_or_default(), base)?;
         Ok(Appender { file, direct: None, buffer, base, filled, written: filled })
     }
@@ -75,6 +76,10 @@ impl Appender {
     pub fn write(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             let (now, later) = bytes.split_at(bytes.len().min(BUFFER_BYTES - self.filled));
+            let blocks = (self.filled + now.len()).div_ceil(BLOCK_BYTES as usize);
+            if self.buffer.len() < blocks {
+                self.buffer.resize(blocks.next_power_of_two().min(BUFFER_BYTES / BLOCK_BYTES as usize), Block::default());
+            }
             let room = self.buffer.as_mut_slice().as_mut_bytes().get_mut(self.filled..self.filled + now.len());
             if let Some(room) = room {
                 room.copy_from_slice(now);
@@ -134,7 +139,7 @@ impl Appender {
         let Some(direct) = &mut self.direct else { return self.write_plainly() };
         let mut next = match direct.spare.pop() {
             Some(buffer) => buffer,
-            None if direct.under_way + 1 < BUFFERS => new_buffer(),
+            None if direct.under_way + 1 < BUFFERS => new_buffer(BUFFER_BYTES),
             None => direct.collect()?,
         };
         let bytes = self.filled.next_multiple_of(BLOCK_BYTES as usize);

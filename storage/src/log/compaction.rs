@@ -88,7 +88,8 @@ fn choose(store: &LogStore) -> Result<Option<Vec<u64>>> {
         let mut writer = store.writer.lock();
         let view = store.view.load_full();
         let worth = view.parts.last().is_some_and(|p| garbage_share(&view, p) >= GARBAGE_SHARE);
-        if worth && writer.poisoned.is_none() {
+        let idle = writer.batch.rows.is_empty() && !writer.syncing; // what is staged is not ours to commit
+        if worth && idle && writer.poisoned.is_none() {
             store.roll(&mut writer)?;
         }
     }
@@ -194,7 +195,8 @@ impl Compaction {
                 Kind::Tombstone => tombstones_needed(view, &self.sources, ordinal),
                 Kind::Seen => false,
             },
-            Err(_) => !self.leave_out_damaged && !part.dead.get(position),
+            Err(StorageError::Corrupt { .. }) => !self.leave_out_damaged && !part.dead.get(position),
+            Err(_) => return row.map(|_| ()),
         };
         let Some(place) = segment.place(position).filter(|_| wanted) else { return Ok(()) };
         let start = self.buffer.len();

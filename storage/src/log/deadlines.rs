@@ -51,7 +51,10 @@ impl Deadlines {
             return Ok(Deadlines::default());
         }
         let path = dir.join(name(number));
-        let bytes = disk::read_file(disk, &path).map_err(|e| StorageError::io("read", &path, e))?;
+        let bytes = disk::read_file(disk, &path).map_err(|e| match e.kind() {
+            std::io::ErrorKind::NotFound => StorageError::corrupt(&path, 0, "the file is missing"),
+            _ => StorageError::io("read", &path, e),
+        })?;
         let good = bytes.split_last_chunk::<8>().filter(|(body, crc)| crc64(body) == u64::from_le_bytes(**crc));
         let Some((body, _)) = good.filter(|(body, _)| body.get(..4) == Some(&MAGIC)) else {
             return Err(StorageError::corrupt(&path, 0, "deadlines damaged"));

@@ -46,6 +46,7 @@ use self::stream::LogStream;
 use self::view::{IndexRun, Part, View, merge_runs};
 use self::writer::{Batch, Writer};
 use crate::bits::Bitmap;
+use crate::catalog::{self, Row};
 use crate::codec::Dictionaries;
 use crate::disk::{self, Disk, DiskLock};
 use crate::error::{Result, StorageError};
@@ -58,6 +59,9 @@ use crate::store::{
     Added, Compacted, Cursor, Damage, Options, Order, Organization, PageStore, PageStream, Stats, StreamSpec, Trust,
     Verified,
 };
+
+/// A batch may fill a segment up to here, however small segments are meant to be.
+const BATCH_END_MIN: u64 = 1 << 30;
 
 /// A store organized as a log.
 pub(crate) struct LogStore {
@@ -95,12 +99,17 @@ impl LogStore {
     }
 
     fn segment_bytes(&self) -> u64 {
-        self.options.segment_bytes.clamp(RECORDS_OFFSET + 1, SEGMENT_BYTES_MAX - self.packer.page_bytes_max())
+        self.options.segment_bytes.clamp(RECORDS_OFFSET, SEGMENT_BYTES_MAX)
+    }
+
+    /// Where a segment is ended even if that cuts a batch in two.
+    fn batch_end_max(&self) -> u64 {
+        (2 * self.segment_bytes()).max(BATCH_END_MIN)
     }
 
     /// Bytes to map of a segment that is growing.
     fn map_bytes(&self) -> u64 {
-        self.segment_bytes() + self.packer.page_bytes_max()
+        self.batch_end_max() + self.packer.page_bytes_max()
     }
 
     fn new_file(&self) -> u64 {
@@ -126,7 +135,8 @@ impl LogStore {
         for (i, (row, len)) in encoded.rows.iter().enumerate() {
             let len = *len as usize;
             let pending = (at - run.0) as u64;
-            if writer.end() + pending + len as u64 > self.segment_bytes() && writer.end() + pending > RECORDS_OFFSET {
+            // Commits end segments, so that a batch becomes visible as a whole; this one is larger than a segment may be.
+            if writer.end() + pending + len as u64 > self.batch_end_max() {
                 self.push(&mut writer, encoded, call, run, (at, i))?;
                 run = (at, i);
                 self.roll(&mut writer)?;
@@ -161,13 +171,20 @@ impl LogStore {
         let rows = encoded.rows.get(from_row..to_row).unwrap_or_default();
         let has_pages = rows.iter().any(|(row, _)| row.kind() == Kind::Page);
         if let Some(capacity) = self.options.capacity_bytes.filter(|_| has_pages)
-            && self.used_bytes() + (writer.end() - writer.committed) + bytes.len() as u64 > capacity
+            && self.used_bytes() + self.overhead(writer, rows) + bytes.len() as u64 > capacity
         {
             let full = StorageError::NoSpace { path: self.dir.clone() };
             return Err(self.fail_staged(writer, call, full));
         }
         let pushed = writer.push(bytes, rows);
         pushed.map_err(|e| self.fail_staged(writer, call, e))
+    }
+
+    /// Bytes that what is staged, and the end of the open segment, will take beside these records.
+    fn overhead(&self, writer: &Writer, rows: &[(Row, u32)]) -> u64 {
+        let records = writer.open.count() + writer.batch.rows.len() + rows.len();
+        let catalog = (records * (catalog::ROW_BYTES + 4) + catalog::TRAILER_BYTES) as u64;
+        writer.end() - writer.committed + catalog + 2 * RECORDS_OFFSET
     }
 
     fn fail_staged(&self, writer: &mut Writer, call: u64, e: StorageError) -> StorageError {
@@ -185,6 +202,7 @@ impl LogStore {
             }
         };
         let old = writer.open.clone();
+        writer.has_catalog = true;
         old.write_catalog()?;
         let number = self.new_file();
         let fresh = Segment::create(&self.disk, &self.dir, number, end, self.map_bytes())?;
@@ -287,7 +305,8 @@ impl LogStore {
             runs: view.runs.iter().filter_map(|r| r.file).collect(),
         };
         disk::replace_file(&*self.disk, &manifest::path(&self.dir), &manifest.encode())?;
-        open::remove_strangers(&*self.disk, &self.dir, &manifest, false)?;
+        // What cannot be removed now is removed when the store is opened.
+        let _ = open::remove_strangers(&*self.disk, &self.dir, &manifest, false);
         Ok(view)
     }
 
@@ -372,7 +391,12 @@ impl PageStore for LogStore {
     fn commit(&self) -> Result<()> {
         let mut writer = self.writer.lock();
         let upto = writer.next_ordinal();
-        self.commit_locked(&mut writer, upto)
+        self.commit_locked(&mut writer, upto)?;
+        if writer.end() >= self.segment_bytes() && writer.batch.rows.is_empty() && !writer.syncing {
+            // What was asked for is done; a segment that cannot be ended now is ended by a later commit.
+            let _ = self.roll(&mut writer);
+        }
+        Ok(())
     }
 
     fn lookup(&self, key: PageKey, trust: Trust) -> Result<Option<Record>> {
@@ -474,8 +498,8 @@ impl PageStore for LogStore {
         while writer.syncing {
             self.synced.wait(&mut writer);
         }
-        writer.open.write_catalog()?;
         writer.has_catalog = true;
+        writer.open.write_catalog()?;
         let view = self.checkpoint(View::clone(&self.view.load()))?;
         self.view.store(Arc::new(view));
         writer.poisoned.get_or_insert_with(|| "the store was closed".into());

@@ -67,13 +67,22 @@ impl LogStore {
             _lock: lock,
         };
         let (mut view, last) = store.open_segments(&manifest, &mut found, &mut rebuild)?;
-        if !rebuild && let Err(damage) = load_checkpoint(&*disk, dir, &manifest, &mut view) {
-            found.push(damage);
-            rebuild = true;
+        if !rebuild {
+            match load_checkpoint(&*disk, dir, &manifest, &mut view) {
+                Err(StorageError::Corrupt { path, offset, what }) => {
+                    found.push(Damage { path, offset, what, key: None });
+                    rebuild = true;
+                }
+                loaded => loaded?,
+            }
         }
         match Deadlines::open(&*disk, dir, manifest.deadline_file) {
             Ok(deadlines) => *store.deadlines.lock() = deadlines,
-            Err(_) => rebuild = true,
+            Err(StorageError::Corrupt { path, offset, what }) => {
+                found.push(Damage { path, offset, what, key: None });
+                rebuild = true;
+            }
+            Err(e) => return Err(e),
         }
         let deadlines = if rebuild { rebuild_all(&mut view)? } else { replay(&mut view, manifest.checkpoint)? };
         store.deadlines.lock().set(&deadlines);
@@ -186,24 +195,34 @@ impl Segment {
 }
 
 /// Index runs and dead bitmaps of the checkpoint.
-fn load_checkpoint(disk: &dyn Disk, dir: &Path, manifest: &Manifest, view: &mut View) -> std::result::Result<(), Damage> {
+fn load_checkpoint(disk: &dyn Disk, dir: &Path, manifest: &Manifest, view: &mut View) -> Result<()> {
     let read = |name: String| {
         let path = dir.join(name);
-        let bytes = disk::read_file(disk, &path);
-        (path, bytes.map_err(|e| e.to_string()))
+        let bytes = disk::read_file(disk, &path).map_err(|e| match e.kind() {
+            std::io::ErrorKind::NotFound => StorageError::corrupt(&path, 0, "the file is missing"),
+            _ => StorageError::io("read", &path, e),
+        });
+        bytes.map(|bytes| (path, bytes))
     };
-    let damaged = |path: &Path, what: String| Damage { path: path.to_path_buf(), offset: 0, what, key: None };
     for &number in &manifest.runs {
-        let (path, bytes) = read(format!("index-{number}"));
-        let run = bytes.and_then(|b| Run::decode(&b)).map_err(|what| damaged(&path, what))?;
+        let (path, bytes) = read(format!("index-{number}"))?;
+        let run = Run::decode(&bytes).map_err(|what| StorageError::corrupt(&path, 0, what))?;
         view.runs.push(IndexRun { run: Arc::new(run), file: Some(number) });
     }
-    let (path, bytes) = read(format!("dead-{}", manifest.dead_file));
-    let mut dead = bytes.and_then(|b| manifest::decode_dead(&b)).map_err(|what| damaged(&path, what))?;
+    let (path, bytes) = read(format!("dead-{}", manifest.dead_file))?;
+    let mut dead = manifest::decode_dead(&bytes).map_err(|what| StorageError::corrupt(&path, 0, what))?;
     for part in &mut view.parts {
         part.dead = Arc::new(dead.remove(&part.segment.number).unwrap_or_default());
     }
     Ok(())
+}
+
+/// Checks the files of the checkpoint on disk.
+pub(super) fn verify_checkpoint(disk: &dyn Disk, dir: &Path) -> Result<()> {
+    let missing = || StorageError::corrupt(&manifest::path(dir), 0, "the manifest is missing");
+    let manifest = Manifest::read(disk, dir)?.ok_or_else(missing)?;
+    load_checkpoint(disk, dir, &manifest, &mut View::default())?;
+    Deadlines::open(disk, dir, manifest.deadline_file).map(|_| ())
 }
 
 /// Applies the records from ordinal `from` on, which the checkpoint does not know. Returns new deadlines.
@@ -242,7 +261,7 @@ fn replay(view: &mut View, from: u64) -> Result<Vec<(u64, u64)>> {
 }
 
 /// Makes index, bitmaps and counts anew from all rows: of the records of a page the last one holds.
-fn rebuild_all(view: &mut View) -> Result<Vec<(u64, u64)>> {
+pub(super) fn rebuild_all(view: &mut View) -> Result<Vec<(u64, u64)>> {
     let mut rows: Vec<(PageKey, u64, Row)> = Vec::new();
     for part in &view.parts {
         let all = part.segment.rows(part.segment.position_from(part.end_ordinal))?;

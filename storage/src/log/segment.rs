@@ -38,8 +38,8 @@ use crate::store::Trust;
 const MAGIC: [u8; 4] = *b"WBSG";
 /// Where records begin.
 pub(crate) const RECORDS_OFFSET: u64 = mark::HEAD_BYTES as u64;
-/// Offsets within a segment are 32 bits, less what a catalog may take.
-pub(crate) const SEGMENT_BYTES_MAX: u64 = 3 << 30;
+/// Offsets within a segment are 32 bits; one may grow to twice this and a page of at most 1 GiB.
+pub(crate) const SEGMENT_BYTES_MAX: u64 = 1 << 30;
 
 /// The name of segment `number`.
 pub(crate) fn file_name(number: u64) -> String {

@@ -1,15 +1,18 @@
 //! Reading everything to see whether it is what was written, and keeping what is good when it is not.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use super::LogStore;
 use super::compaction;
+use super::deadlines::Deadlines;
+use super::open;
 use super::segment::{self, SegmentHeader};
 use super::view::{Part, View};
 use crate::disk::ReadAhead;
 use crate::error::{Result, StorageError};
 use crate::record::{Kind, RecordRef};
-use crate::store::{Damage, Verified};
+use crate::store::{Damage, Organization, Verified};
 
 /// Checks every segment's header, catalog and records, and that the index finds every living page.
 pub(super) fn verify(store: &LogStore) -> Result<Verified> {
@@ -17,6 +20,9 @@ pub(super) fn verify(store: &LogStore) -> Result<Verified> {
     let mut report = Verified { damage: store.found.lock().clone(), ..Verified::default() };
     for part in &view.parts {
         verify_part(&view, part, &mut report)?;
+    }
+    for result in [crate::identity::verify(&*store.disk, &store.dir), open::verify_checkpoint(&*store.disk, &store.dir)] {
+        note(&mut report, result)?;
     }
     report.damage.sort_by(|a, b| (&a.path, a.offset, a.key.is_none()).cmp(&(&b.path, b.offset, b.key.is_none())));
     report.damage.dedup_by(|a, b| a.path == b.path && a.offset == b.offset);
@@ -35,7 +41,10 @@ fn verify_part(view: &View, part: &Part, report: &mut Verified) -> Result<()> {
     let mut ahead = ReadAhead::new(segment.file().clone(), segment::RECORDS_OFFSET..last.end, false);
     for position in 0..count {
         let Some(place) = segment.place(position) else { continue };
-        let row = segment.row(position).ok();
+        let row = match segment.row(position) {
+            Err(StorageError::Corrupt { .. }) => None,
+            row => Some(row?),
+        };
         let key = row.filter(|r| !r.is_damaged()).map(|r| r.key());
         let bytes = match ahead.get(place.clone()) {
             Ok(bytes) => Ok(bytes),
@@ -95,6 +104,20 @@ pub(super) fn repair(store: &LogStore) -> Result<Verified> {
             compaction::rewrite(store, part.segment.number)?;
         }
     }
+    // The small files are written anew, whether they were damaged or not. Deadlines that are lost are taken from what the
+    // log still says of visits.
+    let lost = matches!(open::verify_checkpoint(&*store.disk, &store.dir), Err(StorageError::Corrupt { path, .. })
+        if path.file_name().is_some_and(|n| n.to_string_lossy().starts_with("deadlines-")));
+    if lost {
+        let mut deadlines = Deadlines::default();
+        deadlines.set(&open::rebuild_all(&mut View::clone(&store.view.load()))?);
+        *store.deadlines.lock() = deadlines;
+    }
+    crate::identity::rewrite(&*store.disk, &store.dir, store.packer.repository_key(), Organization::Log, 0)?;
+    let _writer = store.writer.lock();
+    let mut view = View::clone(&store.view.load());
+    view.runs.iter_mut().for_each(|run| run.file = None);
+    store.view.store(Arc::new(store.checkpoint(view)?));
     store.found.lock().clear();
     Ok(report)
 }

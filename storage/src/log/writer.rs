@@ -168,8 +168,13 @@ impl Writer {
     pub(crate) fn drop_staged(&mut self, call: u64, why: &StorageError) {
         let first = self.batch.first_ordinal;
         let start = self.batch.start_offset;
-        self.appender = None;
+        self.appender = None; // ends what is being written
         self.end = start;
+        // Whole records beyond would come back when the store is opened. If they cannot be cut off now, the next ones are
+        // written over them.
+        if self.open.file().set_len(start).is_ok() {
+            self.has_catalog = false;
+        }
         self.batch = Batch { first_ordinal: first, end_offset: start, start_offset: start, ..Batch::default() };
         self.staged.retain(|_, staged| staged.ordinal < first);
         if first < call {

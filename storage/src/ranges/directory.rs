@@ -244,7 +244,7 @@ impl DirectoryFile {
         Ok(DirectoryFile { disk: disk.clone(), dir: dir.to_path_buf(), file, end, mark_sequence: 0, whole: end })
     }
 
-    /// Reads a directory. A bad frame below the durable mark is damage, beyond it the end.
+    /// Reads a directory, changing nothing. A bad frame below the durable mark is damage, beyond it the end.
     pub(crate) fn open(disk: &Arc<dyn Disk>, dir: &Path) -> Result<(DirectoryFile, Directory, Commit)> {
         let path = path(dir);
         let bytes = disk::read_file(&**disk, &path).map_err(|e| match e.kind() {
@@ -273,12 +273,18 @@ impl DirectoryFile {
             return Err(StorageError::corrupt(&path, at as u64, format!("the file ends here, {durable} bytes were durable")));
         }
         let file = disk.open(&path, false).map_err(|e| StorageError::io("open", &path, e))?;
-        if at < bytes.len() {
-            file.set_len(at as u64).map_err(|e| StorageError::io("cut", &path, e))?;
-            file.sync().map_err(|e| StorageError::io("sync", &path, e))?;
-        }
         let (end, whole) = (at as u64, mark::HEAD_BYTES as u64);
         Ok((DirectoryFile { disk: disk.clone(), dir: dir.to_path_buf(), file, end, mark_sequence, whole }, directory, last))
+    }
+
+    /// Cuts off what a crash left behind the last frame.
+    pub(crate) fn cut(&self) -> Result<()> {
+        let path = path(&self.dir);
+        if self.file.len().map_err(|e| StorageError::io("read", &path, e))? > self.end {
+            self.file.set_len(self.end).map_err(|e| StorageError::io("cut", &path, e))?;
+            self.file.sync().map_err(|e| StorageError::io("sync", &path, e))?;
+        }
+        Ok(())
     }
 
     /// Appends a commit and syncs it. `directory` is what it leads to.

@@ -1,5 +1,6 @@
 //! Sorting what waits into the leaves, in one sweep over the id ranges it touches.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::directory::{Change, Entry, Extent};
@@ -29,19 +30,19 @@ pub(super) struct Sweep<'a> {
     retired: Vec<Extent>,
 }
 
-/// Sorts everything staged and buffered into leaves and commits.
-pub(super) fn flush(store: &RangeStore, writer: &mut Writer) -> Result<()> {
+/// Sorts everything buffered, and `staged` on top, into leaves and commits.
+pub(super) fn flush(store: &RangeStore, writer: &mut Writer, staged: BTreeMap<PageKey, Pending>) -> Result<()> {
     let view = store.view.load_full();
-    let pending = merge_pending(&view.buffered, std::mem::take(&mut writer.staged));
+    let pending = merge_pending(&view.buffered, staged);
+    let adds = pending.iter().any(|(_, p)| p.page.is_some());
     let mut sweep = Sweep::new(store, writer.commit.next_leaf);
-    let result = sweep.take(&view, &pending).and_then(|()| sweep.room());
+    let result = sweep.take(&view, &pending).and_then(|()| if adds { sweep.room(writer, &view) } else { Ok(()) });
     if let Err(e) = result {
         sweep.undo();
         return Err(e);
     }
     sweep.commit(writer, &view, true)?;
-    writer.staged_records.clear();
-    (writer.staged_bytes, writer.buffered_bytes) = (0, 0);
+    writer.buffered_bytes = 0;
     Ok(())
 }
 
@@ -80,6 +81,8 @@ impl<'a> Sweep<'a> {
 
     fn append(&mut self, entry: &Entry, changes: &[(PageKey, Pending)]) -> Result<Entry> {
         let mut bytes = Vec::new();
+        // The index tells which pages are superseded; after a restart that takes one read of each log.
+        entry.index.make(|| self.store.slots.read(entry.extent, entry.used))?;
         let mut places = Vec::new();
         let mut after = entry.clone();
         for (key, pending) in changes {
@@ -93,19 +96,31 @@ impl<'a> Sweep<'a> {
                 record::encode_mark(Kind::Tombstone, *key, 0, 0, &mut tombstone);
                 push(&tombstone, &mut bytes);
             }
-            if let Some((_, page)) = &pending.page {
-                push(page, &mut bytes);
-            }
-            if let Some((_, seen)) = &pending.seen {
+            // A visit to the version on disk comes before the new version, one to the new version behind it.
+            let (page, seen) = (pending.page.as_ref(), pending.seen.as_ref());
+            let of_new = seen.filter(|(seen, _)| page.is_some_and(|(version, _)| version == seen));
+            if let Some((_, seen)) = seen.filter(|_| of_new.is_none()) {
                 bytes.extend_from_slice(seen);
             }
-            if let Some(len) = before.filter(|_| pending.wipes || pending.page.is_some()) {
-                after.pages = after.pages.saturating_sub(1);
-                after.live_bytes = after.live_bytes.saturating_sub(len);
+            if let Some((_, page)) = page {
+                push(page, &mut bytes);
             }
-            if let Some((_, page)) = &pending.page {
-                after.pages += 1;
-                after.live_bytes += page.len() as u32;
+            if let Some((_, seen)) = of_new {
+                bytes.extend_from_slice(seen);
+            }
+            if pending.wipes || pending.page.is_some() {
+                let disk = match before {
+                    Some(_) => self.store.item_in_leaf(entry, *key)?,
+                    None => None,
+                };
+                if let Some(disk) = &disk {
+                    after.pages = after.pages.saturating_sub(1);
+                    after.live_bytes = after.live_bytes.saturating_sub(disk.bytes() as u32);
+                }
+                if let Some(item) = pending.resolve(disk) {
+                    after.pages += 1;
+                    after.live_bytes += item.bytes() as u32;
+                }
             }
             let deadlines = [&pending.page, &pending.seen].into_iter().flatten().filter_map(|(_, bytes)| {
                 Item { page: bytes.clone(), seen: None }.deadline_ms()
@@ -126,7 +141,7 @@ impl<'a> Sweep<'a> {
         let bytes = self.store.slots.read(entry.extent, entry.used)?;
         let leaf = leaf::decode(&bytes, false);
         let offset = self.store.slots.offset(entry.extent);
-        if leaf.nameless_damage().is_some() {
+        if leaf.nameless_damage().next().is_some() {
             // The new leaf will not have it: the old one is set aside, and reported until it is repaired.
             let name = format!("damaged-{}-{}", self.next_leaf, entry.extent.slot);
             crate::disk::replace_file(&*self.store.disk, &self.store.dir.join(name), &bytes)?;
@@ -222,15 +237,17 @@ impl<'a> Sweep<'a> {
     }
 
     /// Whether what was written keeps within the store's capacity.
-    fn room(&self) -> Result<()> {
-        let Some(capacity) = self.store.options.capacity_bytes else { return Ok(()) };
-        let (end, free) = self.store.slots.usage();
-        let given_up: u32 = self.retired.iter().map(|e| e.slots).sum();
-        let used = (u64::from(end) - free as u64 - u64::from(given_up)) * self.store.slots.slot_bytes();
-        if used > capacity {
-            return Err(StorageError::NoSpace { path: self.store.dir.clone() });
+    fn room(&self, writer: &Writer, view: &View) -> Result<()> {
+        if self.store.options.capacity_bytes.is_none() {
+            return Ok(());
         }
-        Ok(())
+        let mut used = self.store.used_bytes_by(writer) + 64;
+        for change in &self.changes {
+            let old = view.directory.iter_from(change.first_id).take_while(|e| e.first_id <= change.last_id);
+            used -= old.map(|e| self.store.leaf_bytes(e)).sum::<u64>();
+            used += change.entries.iter().map(|e| self.store.leaf_bytes(e) + 48).sum::<u64>() + 24;
+        }
+        self.store.check_room(used)
     }
 
     /// Forgets what was written.
@@ -264,11 +281,12 @@ impl<'a> Sweep<'a> {
         writer.commit = commit;
         let buffered = if all { Arc::default() } else { view.buffered.clone() };
         let sequence = view.sequence + 1;
-        self.store.view.store(Arc::new(View { directory, buffered, sequence }));
+        self.store.view.store(Arc::new(View::new(directory, buffered, sequence)));
         self.store.slots.retire(view.sequence, self.retired.drain(..));
         if all {
             writer.journal = None;
-            journal::remove_before(&*self.store.disk, &self.store.dir, commit.journal)?;
+            // It is committed: what cannot be removed now is removed when the store is opened.
+            let _ = journal::remove_before(&*self.store.disk, &self.store.dir, commit.journal);
         }
         Ok(())
     }

@@ -103,6 +103,22 @@ pub(crate) struct LeafDamage {
     pub(crate) offset: usize,
     pub(crate) what: String,
     pub(crate) key: Option<PageKey>,
+    /// Where the page is not known: the keys it lies between, as far as they are.
+    between: (Option<PageKey>, Option<PageKey>),
+}
+
+impl LeafDamage {
+    fn new(offset: usize, what: impl Into<String>, key: Option<PageKey>) -> LeafDamage {
+        LeafDamage { offset, what: what.into(), key, between: (None, None) }
+    }
+
+    /// Whether the page with this key may be what was damaged.
+    pub(crate) fn may_hide(&self, key: PageKey) -> bool {
+        // The leaf's header is only a help to find records.
+        let (after, before) = self.between;
+        let inside = after.is_none_or(|a| a < key) && before.is_none_or(|b| key < b);
+        self.key.is_none() && self.offset != 0 && inside
+    }
 }
 
 /// The pages of a leaf and what is damaged in it.
@@ -116,9 +132,8 @@ pub(crate) struct Leaf {
 
 impl Leaf {
     /// Damage that hides which page it hit.
-    pub(crate) fn nameless_damage(&self) -> Option<&LeafDamage> {
-        // The header is only a help to find records.
-        self.damage.iter().find(|d| d.key.is_none() && d.offset != 0)
+    pub(crate) fn nameless_damage(&self) -> impl Iterator<Item = &LeafDamage> {
+        self.damage.iter().filter(|d| d.key.is_none() && d.offset != 0)
     }
 }
 
@@ -139,13 +154,13 @@ fn places(bytes: &[u8]) -> (Vec<(usize, usize)>, Vec<LeafDamage>) {
                     places.push((start, end));
                     at = end;
                 } else {
-                    damage.push(LeafDamage { offset: start, what: "record cut short".into(), key: None });
+                    damage.push(LeafDamage::new(start, "record cut short", None));
                     at = next_record(bytes, start + 1);
                 }
             }
         }
         Err(what) => {
-            damage.push(LeafDamage { offset: 0, what, key: None });
+            damage.push(LeafDamage::new(0, what, None));
             at = next_record(bytes, at);
         }
     }
@@ -157,7 +172,7 @@ fn places(bytes: &[u8]) -> (Vec<(usize, usize)>, Vec<LeafDamage>) {
                 at += len as usize;
             }
             _ => {
-                damage.push(LeafDamage { offset: at, what: "no record where one should be".into(), key: None });
+                damage.push(LeafDamage::new(at, "no record where one should be", None));
                 at = next_record(bytes, at + 1);
             }
         }
@@ -176,6 +191,7 @@ pub(crate) fn decode(bytes: &Bytes, verify: bool) -> Leaf {
     let (places, damage) = places(bytes);
     let mut leaf = Leaf { damage, ..Leaf::default() };
     let mut sorted = true;
+    let mut unbounded: Vec<usize> = Vec::new(); // damage whose next page is not seen yet
     for (start, end) in places {
         let slice = bytes.slice(start..end);
         let parsed = if verify { RecordRef::parse(&slice) } else { RecordRef::parse_unverified(&slice) };
@@ -185,7 +201,12 @@ pub(crate) fn decode(bytes: &Bytes, verify: bool) -> Leaf {
                 // Where the header holds, the page is known: the item stays, so that a lookup reports the damage.
                 let known = record_len(&slice).and_then(|_| RecordRef::parse_unverified(&slice));
                 let known = known.ok().filter(|r| r.kind() == Kind::Page).map(|r| r.key());
-                leaf.damage.push(LeafDamage { offset: start, what: e.to_string(), key: known });
+                let mut damage = LeafDamage::new(start, e.to_string(), known);
+                if sorted {
+                    damage.between.0 = leaf.items.last().map(|(key, _)| *key);
+                    unbounded.push(leaf.damage.len());
+                }
+                leaf.damage.push(damage);
                 if let Some(key) = known {
                     sorted &= leaf.items.last().is_none_or(|(last, _)| *last < key);
                     leaf.items.push((key, Item { page: slice, seen: None }));
@@ -198,6 +219,11 @@ pub(crate) fn decode(bytes: &Bytes, verify: bool) -> Leaf {
         match (record.kind(), leaf.items.last_mut()) {
             (Kind::Seen, Some((last, item))) if sorted && *last == key => item.seen = Some(slice),
             (Kind::Page, last) if sorted && last.as_ref().is_none_or(|(last, _)| *last < key) => {
+                for at in unbounded.drain(..) {
+                    if let Some(damage) = leaf.damage.get_mut(at) {
+                        damage.between.1 = Some(key);
+                    }
+                }
                 leaf.items.push((key, Item { page: slice, seen: None }));
             }
             // Appended later: from here on in the order of arrival, not of keys.

@@ -14,7 +14,7 @@ type Slot = (u32, u32, u32);
 /// The index of one log.
 #[derive(Debug, Default)]
 pub(crate) struct LogIndex {
-    made: OnceLock<(Vec<Slot>, Option<LeafDamage>)>,
+    made: OnceLock<(Vec<Slot>, Vec<LeafDamage>)>,
 }
 
 fn fragment(key: PageKey) -> u32 {
@@ -27,6 +27,11 @@ impl LogIndex {
         let index = LogIndex::default();
         let _ = index.get(|| Ok::<_, std::convert::Infallible>(bytes));
         index
+    }
+
+    /// Makes the index if it was not made yet.
+    pub(crate) fn make<E>(&self, load: impl FnOnce() -> Result<Bytes, E>) -> Result<(), E> {
+        self.get(load).map(|_| ())
     }
 
     /// The index after these records, in order, were appended; still to be made if it was not made yet.
@@ -45,7 +50,7 @@ impl LogIndex {
         slots.get(end.checked_sub(1)?).filter(|(f, ..)| *f == fragment(key)).map(|&(.., len)| len)
     }
 
-    fn get<E>(&self, load: impl FnOnce() -> Result<Bytes, E>) -> Result<(&[Slot], Option<&LeafDamage>), E> {
+    fn get<E>(&self, load: impl FnOnce() -> Result<Bytes, E>) -> Result<(&[Slot], &[LeafDamage]), E> {
         if self.made.get().is_none() {
             let bytes = load()?;
             let base = bytes.as_ptr() as usize;
@@ -57,9 +62,9 @@ impl LogIndex {
                 .collect();
             slots.sort_unstable();
             slots.shrink_to_fit();
-            let _ = self.made.set((slots, decoded.nameless_damage().cloned()));
+            let _ = self.made.set((slots, decoded.nameless_damage().cloned().collect()));
         }
-        Ok(self.made.get().map(|(slots, damage)| (slots.as_slice(), damage.as_ref())).unwrap_or_default())
+        Ok(self.made.get().map(|(slots, damage)| (slots.as_slice(), damage.as_slice())).unwrap_or_default())
     }
 
     /// Offset and length of each record that may be `key`'s, and damage that may hide another; `load` reads the log if
@@ -68,7 +73,7 @@ impl LogIndex {
         &self,
         key: PageKey,
         load: impl FnOnce() -> Result<Bytes, E>,
-    ) -> Result<(impl Iterator<Item = (u32, u32)> + '_, Option<&LeafDamage>), E> {
+    ) -> Result<(impl Iterator<Item = (u32, u32)> + '_, &[LeafDamage]), E> {
         let (slots, damage) = self.get(load)?;
         let from = slots.partition_point(|(f, ..)| *f < fragment(key));
         let same = slots.get(from..).unwrap_or_default().iter().take_while(move |(f, ..)| *f == fragment(key));

@@ -30,7 +30,7 @@ mod upkeep;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
@@ -64,9 +64,15 @@ struct View {
     /// Sorted by key.
     buffered: Arc<Vec<(PageKey, Pending)>>,
     sequence: u64,
+    /// By how many pages the buffer changes what is on disk, once somebody asked.
+    buffered_pages: OnceLock<i64>,
 }
 
 impl View {
+    fn new(directory: Directory, buffered: Arc<Vec<(PageKey, Pending)>>, sequence: u64) -> View {
+        View { directory, buffered, sequence, buffered_pages: OnceLock::new() }
+    }
+
     fn pending(&self, key: PageKey) -> Option<&Pending> {
         let at = self.buffered.binary_search_by_key(&key, |(key, _)| *key).ok()?;
         self.buffered.get(at).map(|(_, pending)| pending)
@@ -144,7 +150,13 @@ impl RangeStore {
             self.stage_one(&mut writer, row, bytes, current, added);
         }
         let limit = self.options.buffer_bytes.max(STAGED_BYTES_MAX);
-        if writer.staged_bytes > limit { self.commit_locked(&mut writer) } else { Ok(()) }
+        if writer.staged_bytes > limit
+            && let Err(e) = self.commit_locked(&mut writer)
+        {
+            writer.dropped = Some(e.to_string()); // with what earlier calls staged
+            return Err(e);
+        }
+        Ok(())
     }
 
     fn stage_one(&self, writer: &mut Writer, row: &Row, bytes: &[u8], current: Option<Version>, added: &mut Added) {
@@ -181,41 +193,36 @@ impl RangeStore {
         if writer.staged.is_empty() {
             return Ok(());
         }
-        let result = if writer.buffered_bytes + writer.staged_bytes > self.options.buffer_bytes {
-            flush::flush(self, writer)
+        // Whatever happens, this batch is done with: a failed commit stores nothing.
+        let staged = std::mem::take(&mut writer.staged);
+        let records = std::mem::take(&mut writer.staged_records);
+        let bytes = std::mem::take(&mut writer.staged_bytes);
+        if writer.buffered_bytes + bytes > self.options.buffer_bytes {
+            flush::flush(self, writer, staged)
         } else {
-            self.commit_to_journal(writer)
-        };
-        if result.is_err() {
-            self.drop_staged(writer);
+            self.commit_to_journal(writer, staged, &records)
         }
-        result
     }
 
-    fn drop_staged(&self, writer: &mut Writer) {
-        writer.staged.clear();
-        writer.staged_records.clear();
-        writer.staged_bytes = 0;
-    }
-
-    fn commit_to_journal(&self, writer: &mut Writer) -> Result<()> {
+    fn commit_to_journal(&self, writer: &mut Writer, staged: BTreeMap<PageKey, Pending>, records: &[u8]) -> Result<()> {
         if writer.journal.is_none() {
             writer.journal = Some(Journal::create(&*self.disk, &self.dir, writer.commit.journal)?);
         }
-        let records = std::mem::take(&mut writer.staged_records);
+        if staged.values().any(|p| p.page.is_some()) {
+            self.check_room(self.used_bytes_by(writer) + records.len() as u64)?;
+        }
         if let Some(journal) = &mut writer.journal {
-            journal.write(&records)?;
+            journal.write(records)?;
             if let Err(e) = journal.sync(records.len() as u64) {
                 writer.poisoned = Some(e.to_string());
                 return Err(e);
             }
         }
         let view = self.view.load();
-        let buffered = merge_pending(&view.buffered, std::mem::take(&mut writer.staged));
+        let buffered = merge_pending(&view.buffered, staged);
         writer.buffered_bytes = buffered.iter().map(|(_, p)| p.bytes() as u64).sum();
-        writer.staged_bytes = 0;
         let (directory, sequence) = (view.directory.clone(), view.sequence);
-        self.view.store(Arc::new(View { directory, buffered: Arc::new(buffered), sequence }));
+        self.view.store(Arc::new(View::new(directory, Arc::new(buffered), sequence)));
         Ok(())
     }
 
@@ -245,6 +252,16 @@ impl RangeStore {
         }
     }
 
+    /// By how many pages the buffer changes what is on disk. A page that cannot be read counts as none.
+    fn count_buffered(&self, view: &View) -> i64 {
+        let change = |(key, pending): &(PageKey, Pending)| {
+            let entry = view.directory.find(key.id.0).map(|(entry, _)| entry)?;
+            let before = self.item_in_leaf(entry, *key).ok()?;
+            Some(i64::from(pending.resolve(before.clone()).is_some()) - i64::from(before.is_some()))
+        };
+        view.buffered.iter().filter_map(change).sum()
+    }
+
     /// The page with this key in one leaf.
     fn item_in_leaf(&self, entry: &Entry, key: PageKey) -> Result<Option<Item>> {
         if entry.extent.slots == 0 {
@@ -253,12 +270,11 @@ impl RangeStore {
         if self.is_hash() {
             let bytes = self.slots.read(entry.extent, entry.used)?;
             let mut leaf = leaf::decode(&bytes, false);
-            let at = leaf.items.binary_search_by_key(&key, |(key, _)| *key).ok();
-            return match (at, leaf.nameless_damage()) {
-                (Some(at), _) => Ok(Some(leaf.items.swap_remove(at).1)),
-                (None, None) => Ok(None),
-                (None, Some(damage)) => Err(self.may_be_lost(entry, damage)),
-            };
+            if let Ok(at) = leaf.items.binary_search_by_key(&key, |(key, _)| *key) {
+                return Ok(Some(leaf.items.swap_remove(at).1));
+            }
+            let hidden = leaf.nameless_damage().find(|d| d.may_hide(key));
+            return hidden.map_or(Ok(None), |damage| Err(self.may_be_lost(entry, damage)));
         }
         let offset = self.slots.offset(entry.extent);
         let mut item: Option<Item> = None;
@@ -278,7 +294,7 @@ impl RangeStore {
                 item = pending.resolve(item);
             }
         }
-        match damage {
+        match damage.iter().find(|d| d.may_hide(key)) {
             Some(damage) if item.is_none() => Err(self.may_be_lost(entry, damage)),
             _ => Ok(item),
         }
@@ -309,16 +325,29 @@ impl RangeStore {
         view.directory.find(key.id.0).map(|(entry, _)| self.slots.offset(entry.extent))
     }
 
+    /// Refuses to occupy more than the capacity.
+    fn check_room(&self, used: u64) -> Result<()> {
+        match self.options.capacity_bytes {
+            Some(capacity) if used > capacity => Err(StorageError::NoSpace { path: self.dir.clone() }),
+            _ => Ok(()),
+        }
+    }
+
     fn used_bytes(&self) -> u64 {
-        let writer = self.writer.lock();
+        self.used_bytes_by(&self.writer.lock())
+    }
+
+    fn used_bytes_by(&self, writer: &Writer) -> u64 {
         let files = writer.directory.bytes() + writer.journal.as_ref().map_or(0, Journal::bytes);
-        let (end, free) = self.slots.usage();
-        let leaves = if self.is_hash() {
-            (u64::from(end) - free as u64) * self.slots.slot_bytes()
-        } else {
-            self.view.load().directory.iter().map(|e| u64::from(e.used).next_multiple_of(4096)).sum()
-        };
-        files + leaves
+        files + self.view.load().directory.iter().map(|e| self.leaf_bytes(e)).sum::<u64>()
+    }
+
+    /// What a leaf occupies: a bucket its slots, a log what is written of them.
+    fn leaf_bytes(&self, entry: &Entry) -> u64 {
+        match self.organization {
+            Organization::Hash => u64::from(entry.extent.slots) * self.slots.slot_bytes(),
+            _ => u64::from(entry.used).next_multiple_of(4096),
+        }
     }
 }
 
@@ -433,7 +462,7 @@ impl PageStore for RangeStore {
         let view = self.view.load();
         let on_disk: u64 = view.directory.iter().map(|e| u64::from(e.live_bytes)).sum();
         let pages: u64 = view.directory.iter().map(|e| u64::from(e.pages)).sum();
-        let buffered: i64 = view.buffered.iter().map(|(_, p)| i64::from(p.page.is_some()) - i64::from(p.wipes)).sum();
+        let buffered = view.buffered_pages.get_or_init(|| self.count_buffered(&view));
         let free = self.disk.free_bytes(&self.dir).unwrap_or(0);
         let filled: u64 = view.directory.iter().map(|e| u64::from(e.used)).sum();
         Stats {
@@ -442,7 +471,7 @@ impl PageStore for RangeStore {
             used_bytes,
             live_bytes: on_disk,
             dead_bytes: filled.saturating_sub(on_disk),
-            pages: pages.saturating_add_signed(buffered),
+            pages: pages.saturating_add_signed(*buffered),
             segments: view.directory.iter().count() as u64,
             memory_bytes: view.directory.memory_bytes() as u64 + self.writer.lock().buffered_bytes,
         }
@@ -468,7 +497,7 @@ impl PageStore for RangeStore {
         let mut writer = self.writer.lock();
         self.commit_locked(&mut writer)?;
         if writer.buffered_bytes > 0 {
-            flush::flush(self, &mut writer)?;
+            flush::flush(self, &mut writer, BTreeMap::new())?;
         }
         writer.poisoned.get_or_insert_with(|| "the store was closed".into());
         Ok(())

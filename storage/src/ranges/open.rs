@@ -12,7 +12,7 @@ use super::directory::{Change, Commit, Directory, DirectoryFile, Entry, Extent};
 use super::leaf::{self, LeafHeader};
 use super::pending::Item;
 use super::slots::Slots;
-use super::{RangeStore, View, Writer, journal, merge_pending};
+use super::{RangeStore, View, Writer, journal};
 use crate::catalog::Row;
 use crate::disk::{Disk, DiskFile, DiskLock};
 use crate::error::{Result, StorageError};
@@ -43,6 +43,7 @@ impl RangeStore {
             }
             Err(e) => return Err(e),
         };
+        file.cut()?;
         let slots = Slots::open(&*disk, dir, unit_bytes, directory.iter().map(|e| e.extent))?;
         let writer = Writer {
             staged: BTreeMap::new(),
@@ -62,7 +63,7 @@ impl RangeStore {
             options: options.clone(),
             packer,
             slots: Arc::new(slots),
-            view: ArcSwap::from_pointee(View { directory, buffered: Arc::default(), sequence: 0 }),
+            view: ArcSwap::from_pointee(View::new(directory, Arc::default(), 0)),
             writer: Mutex::new(writer),
             found: Mutex::default(),
             _lock: lock,
@@ -97,13 +98,10 @@ impl RangeStore {
             return Ok(());
         }
         // Straight into the leaves: the journal then starts empty.
-        let view = self.view.load_full();
-        let buffered = merge_pending(&view.buffered, std::mem::take(&mut writer.staged));
+        let staged = std::mem::take(&mut writer.staged);
         writer.staged_records.clear();
-        (writer.staged_bytes, writer.buffered_bytes) = (0, 1);
-        let view = View { directory: view.directory.clone(), buffered: Arc::new(buffered), sequence: view.sequence };
-        self.view.store(Arc::new(view));
-        super::flush::flush(self, &mut writer)
+        writer.staged_bytes = 0;
+        super::flush::flush(self, &mut writer, staged)
     }
 }
 

@@ -1,8 +1,8 @@
 //! Compaction, verification, repair and expiry of a store of leaves.
 
-use std::collections::BinaryHeap;
+use std::collections::{BTreeMap, BinaryHeap};
 
-use super::directory::{Change, Entry};
+use super::directory::{Change, DirectoryFile, Entry};
 use super::flush::{self, Sweep, with_pending};
 use super::leaf;
 use super::open;
@@ -29,8 +29,7 @@ pub(super) fn compact(store: &RangeStore, budget_bytes: u64) -> Result<Compacted
         let mut writer = store.writer.lock();
         store.check_writable(&writer)?;
         if writer.buffered_bytes > 0 {
-            store.commit_locked(&mut writer)?;
-            flush::flush(store, &mut writer)?;
+            flush::flush(store, &mut writer, BTreeMap::new())?;
         }
         done.freed_bytes += store.slots.shrink()?;
         let view = store.view.load_full();
@@ -136,6 +135,14 @@ pub(super) fn verify(store: &RangeStore) -> Result<Verified> {
         report.good_records += records;
         report.damage.extend(damage);
     }
+    for result in [crate::identity::verify(&*store.disk, &store.dir), DirectoryFile::open(&store.disk, &store.dir).map(|_| ())] {
+        match result {
+            Err(StorageError::Corrupt { path, offset, what }) => {
+                report.damage.push(Damage { path, offset, what, key: None });
+            }
+            other => other?,
+        }
+    }
     for (key, pending) in view.buffered.iter() {
         if pending.page.as_ref().is_some_and(|(_, bytes)| RecordRef::parse(bytes).is_err()) {
             let what = "a page in the buffer is damaged: faulty memory?".into();
@@ -192,6 +199,12 @@ pub(super) fn repair(store: &RangeStore) -> Result<Verified> {
         let path = store.dir.join(name);
         store.disk.remove(&path).map_err(|e| StorageError::io("remove", &path, e))?;
     }
+    // The small files are written anew, whether they were damaged or not; the journal goes with the buffer.
+    let unit_bytes = store.slots.slot_bytes() as u32;
+    crate::identity::rewrite(&*store.disk, &store.dir, store.packer.repository_key(), store.organization, unit_bytes)?;
+    let directory = &store.view.load().directory;
+    writer.directory = DirectoryFile::replace(&store.disk, &store.dir, directory, writer.commit)?;
+    flush::flush(store, &mut writer, BTreeMap::new())?;
     store.found.lock().clear();
     Ok(report)
 }

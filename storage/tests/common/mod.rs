@@ -15,7 +15,13 @@ use webbase_storage::{
 };
 
 /// The organizations under test.
-pub(crate) const ORGANIZATIONS: &[Organization] = &[Organization::Log];
+pub(crate) const ORGANIZATIONS: &[Organization] = &Organization::ALL;
+
+/// The organizations to test now: all of them, or the one named by `WEBBASE_ORGANIZATION`.
+pub(crate) fn organizations() -> Vec<Organization> {
+    let only = std::env::var("WEBBASE_ORGANIZATION").ok().map(|name| name.parse().unwrap());
+    ORGANIZATIONS.iter().copied().filter(|&o| only.is_none_or(|only: Organization| o == only)).collect()
+}
 
 /// The folder of a store on a simulated disk.
 pub(crate) fn dir() -> &'static Path {
@@ -94,13 +100,20 @@ impl Random {
 }
 
 /// A page that owns its parts.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub(crate) struct OwnedPage {
     pub(crate) url: String,
     pub(crate) fetched_at_ms: u64,
     pub(crate) lifetime_s: u32,
     pub(crate) epoch: u32,
     pub(crate) body: Vec<u8>,
+}
+
+impl std::fmt::Debug for OwnedPage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let OwnedPage { url, fetched_at_ms, lifetime_s, epoch, body } = self;
+        write!(f, "{url} at {fetched_at_ms}, epoch {epoch}, for {lifetime_s} s, {} bytes", body.len())
+    }
 }
 
 /// The URL of page number `n`.
@@ -144,7 +157,7 @@ pub(crate) struct Mint {
 
 impl Mint {
     pub(crate) fn new(key: RepositoryKey, options: &Options) -> Mint {
-        let options = Options { segment_bytes: 1 << 30, ..options.clone() };
+        let options = Options { segment_bytes: 1 << 30, capacity_bytes: None, ..options.clone() };
         let disk = created(Organization::Log, key, &options);
         Mint { store: open_sim(&disk, &options).unwrap() }
     }
@@ -256,9 +269,28 @@ impl Model {
         self.history.clear();
     }
 
-    /// A commit failed: nothing of it is visible. Some of it may be, once the store is opened again.
-    pub(crate) fn fail_commit(&mut self) {
-        self.staged = self.visible.clone();
+    /// Takes note of what a store shows. It may have committed some of the batch by itself, whole operations only; what
+    /// a page was before is over then.
+    pub(crate) fn observe(&mut self, found: State) -> Check {
+        self.accepts(&found)?;
+        for (key, values) in &mut self.history {
+            let is = found.get(key);
+            if self.visible.get(key) != is
+                && let Some(at) = values.iter().position(|value| value.as_ref() == is)
+            {
+                values.drain(..=at);
+            }
+        }
+        self.visible = found;
+        Ok(())
+    }
+
+    /// A commit failed, and the store shows this: nothing is staged. Some of the batch may still turn up when the store
+    /// is opened again, until the next commit.
+    pub(crate) fn fail_commit(&mut self, found: State) -> Check {
+        self.accepts(&found)?;
+        (self.staged, self.visible) = (found.clone(), found);
+        Ok(())
     }
 
     /// Whether `found` is what was committed, extended by whole operations of the batch after it.
@@ -337,8 +369,10 @@ pub(crate) fn read_state(store: &dyn PageStore) -> Check<State> {
     }
     let keys = store.keys().map_err(say("keys"))?;
     ensure(keys.iter().eq(state.keys()), || format!("keys() has {keys:?}, the stream {:?}", state.keys()))?;
-    let pages = store.stats().pages;
-    ensure(pages == state.len() as u64, || format!("stats have {pages} pages, the stream {}", state.len()))?;
+    let pages = store.stats().pages; // elsewhere an estimate
+    ensure(store.organization() != Organization::Log || pages == state.len() as u64, || {
+        format!("stats have {pages} pages, the stream {}", state.len())
+    })?;
     let many = store.lookup_many(&keys);
     ensure(many.len() == keys.len(), || "lookup_many gives another number of answers".into())?;
     for ((&key, entry), many) in state.iter().zip(many) {
@@ -430,9 +464,19 @@ pub(crate) fn run_step(
     model: &mut Model,
     step: &Step,
 ) -> std::result::Result<(), Trouble> {
-    let compare = |step: &str, found: String, expected: String| {
+    let compare = |step: &str, found: u64, expected: u64| {
         let what = format!("{step} answers {found}, the model {expected}");
         if found == expected { Ok(()) } else { Err(Trouble::Wrong(what)) }
+    };
+    // A log knows what it has. The others find out when they sort pages into leaves, and count what they see.
+    let compare_added = |step: &str, found: Added, expected: Added| {
+        let what = format!("{step} answers {found:?}, the model {expected:?}");
+        let same_sum = found.staged() + found.stale == expected.staged() + expected.stale;
+        let same = match store.organization() {
+            Organization::Log => found == expected,
+            _ => same_sum && found.stale <= expected.stale,
+        };
+        if same { Ok(()) } else { Err(Trouble::Wrong(what)) }
     };
     let mut added = Added::default();
     match step {
@@ -440,22 +484,22 @@ pub(crate) fn run_step(
             let list: Vec<Page<'_>> = pages.iter().map(|made| made.page.page()).collect();
             let found = store.add(&list)?;
             pages.iter().for_each(|made| model.add(&made.record, &mut added));
-            compare("add", format!("{found:?}"), format!("{added:?}"))
+            compare_added("add", found, added)
         }
         Step::Merge(records) => {
             let found = store.merge(&mut records.iter().cloned().map(Ok))?;
             records.iter().for_each(|record| model.add(record, &mut added));
-            compare("merge", format!("{found:?}"), format!("{added:?}"))
+            compare_added("merge", found, added)
         }
         Step::Delete(keys) => {
             let found = store.delete(keys)?;
             let expected: u64 = keys.iter().map(|&key| model.delete(key)).sum();
-            compare("delete", found.to_string(), expected.to_string())
+            compare("delete", found, expected)
         }
         Step::Seen(list) => {
             let found = store.seen(list)?;
             let expected: u64 = list.iter().map(|seen| model.seen(seen)).sum();
-            compare("seen", found.to_string(), expected.to_string())
+            compare("seen", found, expected)
         }
         Step::Commit => {
             store.commit()?;
