@@ -217,7 +217,11 @@ pub fn print_setting(total: Work, rounds: usize) {
         std::thread::available_parallelism().map_or(0, |n| n.get())
     );
     println!("- kernel: {}", text("/proc/version").split(" (").next().unwrap_or(""));
-    println!("- pages: {}, {:.1} MB; rounds: {rounds} after one to warm up", total.pages, total.bytes as f64 / 1e6);
+    println!(
+        "- pages: {}, {:.1} MB; rounds: {rounds} after one to warm up",
+        total.pages,
+        total.bytes as f64 / 1e6
+    );
 }
 
 /// The middle value; of an even number, the mean of the two in the middle. Zero for none.

@@ -4,7 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use webbase_storage::{
-    Access, Compression, Options, Organization, Page, PageId, PageKey, PageStore, Record, StreamSpec, Trust, create, open,
+    Access, Compression, Options, Organization, Page, PageId, PageKey, PageStore, Record, StreamSpec, Trust,
+    create, open,
 };
 
 use crate::contestant::{Add, AddOptions, Contestant, Found, Peer, PeerConfig, Reader};
@@ -16,10 +17,22 @@ const BATCH_PAGES: usize = 256;
 /// The stores that compete with other engines.
 pub fn all() -> Vec<Contestant> {
     vec![
-        Contestant { name: "webbase", open: |dir, _: &PeerConfig| Store::boxed(dir, Organization::Log, PLAIN) },
-        Contestant { name: "webbase-verify", open: |dir, _: &PeerConfig| Store::boxed(dir, Organization::Log, VERIFIED) },
-        Contestant { name: "webbase-zstd", open: |dir, _: &PeerConfig| Store::boxed(dir, Organization::Log, PACKED) },
-        Contestant { name: "webbase-hash", open: |dir, _: &PeerConfig| Store::boxed(dir, Organization::Hash, VERIFIED) },
+        Contestant {
+            name: "webbase",
+            open: |dir, _: &PeerConfig| Store::boxed(dir, Organization::Log, PLAIN),
+        },
+        Contestant {
+            name: "webbase-verify",
+            open: |dir, _: &PeerConfig| Store::boxed(dir, Organization::Log, VERIFIED),
+        },
+        Contestant {
+            name: "webbase-zstd",
+            open: |dir, _: &PeerConfig| Store::boxed(dir, Organization::Log, PACKED),
+        },
+        Contestant {
+            name: "webbase-hash",
+            open: |dir, _: &PeerConfig| Store::boxed(dir, Organization::Hash, VERIFIED),
+        },
         Contestant {
             name: "webbase-hashed-log",
             open: |dir, _: &PeerConfig| Store::boxed(dir, Organization::HashedLog, VERIFIED),
@@ -43,7 +56,8 @@ pub const PLAIN: Use = Use { compression: Compression::None, trust: Trust::Disk,
 /// Bodies as they are, every record verified.
 pub const VERIFIED: Use = Use { trust: Trust::Verify, ..PLAIN };
 /// The default: packed and verified.
-pub const PACKED: Use = Use { compression: Compression::Zstd(1), trust: Trust::Verify, access: Access::Cached };
+pub const PACKED: Use =
+    Use { compression: Compression::Zstd(1), trust: Trust::Verify, access: Access::Cached };
 
 /// A store under test.
 pub struct Store {
@@ -81,10 +95,10 @@ impl Store {
     /// A scan from start to end.
     pub fn scan_with(&self, access: Access, found: Found<'_>) -> u64 {
         let spec = StreamSpec { trust: self.how.trust, access, ..StreamSpec::default() };
-        let mut stream = self.store.stream(&spec).expect("a stream");
+        let stream = self.store.stream(&spec).expect("a stream");
         let mut unpacked = Vec::new();
         let mut count = 0;
-        while let Some(record) = stream.next() {
+        for record in stream {
             self.deliver(&record.expect("a good record"), &mut unpacked, found);
             count += 1;
         }

@@ -26,7 +26,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // Add a thousand pages. They are durable and visible when `commit` returns, not before.
     let urls: Vec<String> = (0..1000).map(|n| format!("http://site{}.example/page/{n}", n % 10)).collect();
-    let bodies: Vec<String> = (0..1000).map(|n| format!("<title>Page {n}</title><p>{}", "hello ".repeat(n % 50))).collect();
+    let bodies: Vec<String> =
+        (0..1000).map(|n| format!("<title>Page {n}</title><p>{}", "hello ".repeat(n % 50))).collect();
     let pages: Vec<Page<'_>> = urls
         .iter()
         .zip(&bodies)

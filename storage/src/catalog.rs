@@ -136,7 +136,10 @@ impl Sealed {
         }
         let crc = crc64(trailer.as_bytes().get(..TRAILER_BYTES - 8).unwrap_or_default());
         if crc != trailer.crc.get() {
-            return Err(format!("trailer damaged: expected CRC-64 {crc:016x}, found {:016x}", trailer.crc.get()));
+            return Err(format!(
+                "trailer damaged: expected CRC-64 {crc:016x}, found {:016x}",
+                trailer.crc.get()
+            ));
         }
         let sealed = Sealed {
             count: trailer.count.get() as usize,
@@ -194,7 +197,10 @@ impl Sealed {
     pub(crate) fn check(&self, catalog: &[u8]) -> Result<(), String> {
         let crc = crc64(catalog);
         if crc != self.catalog_crc {
-            return Err(format!("catalog damaged: expected CRC-64 {:016x}, found {crc:016x}", self.catalog_crc));
+            return Err(format!(
+                "catalog damaged: expected CRC-64 {:016x}, found {crc:016x}",
+                self.catalog_crc
+            ));
         }
         Ok(())
     }

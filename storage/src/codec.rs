@@ -237,7 +237,15 @@ mod tests {
     use super::*;
 
     fn bodies() -> Vec<Vec<u8>> {
-        (0..200).map(|i| format!("<html><head><title>page {i}</title></head><body>{}</body></html>", "some words and <b>tags</b> ".repeat(20 + i)).into_bytes()).collect()
+        (0..200)
+            .map(|i| {
+                format!(
+                    "<html><head><title>page {i}</title></head><body>{}</body></html>",
+                    "some words and <b>tags</b> ".repeat(20 + i)
+                )
+                .into_bytes()
+            })
+            .collect()
     }
 
     #[test]
@@ -250,8 +258,7 @@ mod tests {
         for compression in [Compression::None, Compression::Lz4, Compression::Zstd(1), Compression::Zstd(3)] {
             for with in [None, Some(&*dictionary)] {
                 for body in &bodies {
-                    let (codec, digest, stored) =
-                        pack(compression, with, body, |c, d, s| (c, d, s.to_vec()));
+                    let (codec, digest, stored) = pack(compression, with, body, |c, d, s| (c, d, s.to_vec()));
                     assert_eq!(digest != 0, with.is_some() && compression == Compression::Zstd(3));
                     let mut out = Vec::new();
                     known.unpack(codec, digest, &stored, body.len(), &mut out).unwrap();

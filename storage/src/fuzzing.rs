@@ -27,7 +27,8 @@ pub const TARGETS: [Target; 9] = [
 
 /// Bytes as a record: what parses is exactly as long as it says, and its fields are inside it.
 pub fn record(data: &[u8]) {
-    let _ = RecordRef::parse_unverified(data).map(|r| (r.url().len(), r.head().len(), r.stored_body().len(), r.crc()));
+    let _ = RecordRef::parse_unverified(data)
+        .map(|r| (r.url().len(), r.head().len(), r.stored_body().len(), r.crc()));
     if let Ok(r) = RecordRef::parse(data) {
         let mut out = Vec::new();
         let _ = r.unpack_into(&Dictionaries::default(), &mut out);
@@ -124,7 +125,12 @@ mod tests {
     /// Two records and a mark, as they lie on disk.
     fn sample() -> Vec<u8> {
         let mut out = Vec::new();
-        let page = crate::Page { url: "http://h/", body: b"some body", head: b"HTTP/1.1 200 OK\r\n\r\n", ..crate::Page::default() };
+        let page = crate::Page {
+            url: "http://h/",
+            body: b"some body",
+            head: b"HTTP/1.1 200 OK\r\n\r\n",
+            ..crate::Page::default()
+        };
         record::encode(&page, PageKey::MIN, (Codec::Plain, 0, page.body), &mut out).unwrap();
         record::encode_mark(Kind::Seen, PageKey::MIN, 7, 9, &mut out);
         record::encode(&page, PageKey::MAX, (Codec::Plain, 0, page.body), &mut out).unwrap();

@@ -49,7 +49,8 @@ impl Identity {
             ["LOCK", "STORE.copy", "MANIFEST", "segment-0000000001", "dead-2", "slots", "directory"]
                 .contains(&name.strip_suffix(".next").unwrap_or(name))
         };
-        let half_made = !names.iter().any(|n| n == "STORE") && names.iter().all(|n| ours(n) || n == "STORE.next");
+        let half_made =
+            !names.iter().any(|n| n == "STORE") && names.iter().all(|n| ours(n) || n == "STORE.next");
         if half_made {
             return Ok(());
         }
@@ -133,7 +134,8 @@ fn read_one(disk: &dyn Disk, dir: &Path, path: &Path) -> Result<Identity> {
         return Err(not_a_store("its file STORE has another format".into()));
     }
     let found = word(4).unwrap_or(0);
-    let good_crc = bytes.split_last_chunk::<8>().is_some_and(|(rest, crc)| crc64(rest) == u64::from_le_bytes(*crc));
+    let good_crc =
+        bytes.split_last_chunk::<8>().is_some_and(|(rest, crc)| crc64(rest) == u64::from_le_bytes(*crc));
     if good_crc && found != VERSION {
         return Err(StorageError::Version { path: path.to_path_buf(), found, expected: VERSION });
     }

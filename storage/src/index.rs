@@ -16,7 +16,10 @@
 //!  48     slot table, (2^b + 1) × 4      then entries × 9
 //! ```
 
-#![expect(clippy::indexing_slicing, reason = "positions come from the slot table, which `build` and `decode` check")]
+#![expect(
+    clippy::indexing_slicing,
+    reason = "positions come from the slot table, which `build` and `decode` check"
+)]
 
 use std::ops::Range;
 
@@ -132,7 +135,8 @@ impl Run {
 
     /// The run as a file.
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(HEADER_BYTES + self.slots.len() * 4 + self.entries.len() * ENTRY_BYTES);
+        let mut out =
+            Vec::with_capacity(HEADER_BYTES + self.slots.len() * 4 + self.entries.len() * ENTRY_BYTES);
         out.extend_from_slice(&MAGIC);
         out.extend_from_slice(&VERSION.to_le_bytes());
         let fields =
@@ -173,10 +177,19 @@ impl Run {
         let slots: Vec<u32> = slots.as_chunks().0.iter().map(|&b| u32::from_le_bytes(b)).collect();
         let (entries, left) = entries.as_chunks::<ENTRY_BYTES>();
         let ordered = slots.is_sorted() && slots.first() == Some(&0);
-        if entries.len() as u64 != count || !left.is_empty() || !ordered || slots.last() != Some(&(count as u32)) {
+        if entries.len() as u64 != count
+            || !left.is_empty()
+            || !ordered
+            || slots.last() != Some(&(count as u32))
+        {
             return Err("index entries and slots disagree".into());
         }
-        Ok(Run { slot_bits: slot_bits as u32, slots, entries: entries.to_vec(), ordinals: word(24)?..word(32)? })
+        Ok(Run {
+            slot_bits: slot_bits as u32,
+            slots,
+            entries: entries.to_vec(),
+            ordinals: word(24)?..word(32)?,
+        })
     }
 }
 

@@ -56,10 +56,12 @@ pub use codec::{Codec, Compression, Dictionaries, Dictionary};
 pub use error::{Result, StorageError};
 pub use expiry::{Due, SHORT_LIFE_S, Seen, deadline_ms};
 pub use page::{Page, PageId, PageKey, RepositoryKey, Version};
-pub use record::{FIELD_BYTES_MAX, Kind, RECORD_BYTES_MIN, Record, RecordError, RecordRef, crc64, record_len};
+pub use record::{
+    FIELD_BYTES_MAX, Kind, RECORD_BYTES_MIN, Record, RecordError, RecordRef, crc64, record_len,
+};
 pub use store::{
-    Access, Added, Compacted, Cursor, Damage, Options, Order, Organization, PageStore, PageStream, Stats, StreamSpec,
-    Trust, Verified,
+    Access, Added, Compacted, Cursor, Damage, Options, Order, Organization, PageStore, PageStream, Stats,
+    StreamSpec, Trust, Verified,
 };
 
 use disk::{Disk, OsDisk};

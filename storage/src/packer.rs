@@ -78,7 +78,12 @@ pub(crate) struct Packer {
 
 impl Packer {
     /// A packer for the store in `dir`, knowing the dictionaries there.
-    pub(crate) fn open(disk: Arc<dyn Disk>, dir: &Path, key: RepositoryKey, options: &Options) -> Result<Packer> {
+    pub(crate) fn open(
+        disk: Arc<dyn Disk>,
+        dir: &Path,
+        key: RepositoryKey,
+        options: &Options,
+    ) -> Result<Packer> {
         let level = match options.compression {
             Compression::Zstd(level) => level,
             _ => 1,
@@ -145,7 +150,11 @@ impl Packer {
 
     /// Encodes pages group by group and hands each group's records to `stage`, in order. Refuses all of them if one is
     /// no page.
-    pub(crate) fn pack(&self, pages: &[Page<'_>], mut stage: impl FnMut(&Encoded) -> Result<()>) -> Result<()> {
+    pub(crate) fn pack(
+        &self,
+        pages: &[Page<'_>],
+        mut stage: impl FnMut(&Encoded) -> Result<()>,
+    ) -> Result<()> {
         let keys = self.check(pages)?;
         self.sample(pages)?;
         let mut rest: Vec<(&Page<'_>, PageKey)> = pages.iter().zip(keys).collect();
@@ -204,7 +213,8 @@ impl Packer {
     fn check(&self, pages: &[Page<'_>]) -> Result<Vec<PageKey>> {
         let one = |page: &Page<'_>| {
             let bytes =
-                (RECORD_BYTES_MIN + page.url.len() + page.mime.len() + page.head.len() + page.body.len()) as u64;
+                (RECORD_BYTES_MIN + page.url.len() + page.mime.len() + page.head.len() + page.body.len())
+                    as u64;
             if bytes > self.page_bytes_max {
                 let url = page.url.chars().take(200).collect();
                 return Err(StorageError::PageTooLarge { url, bytes, max: self.page_bytes_max });

@@ -212,8 +212,7 @@ mod tests {
     #[test]
     fn a_weak_key_shares_ids_but_not_ties() {
         let weak = RepositoryKey::weak([7; 32], 4);
-        let keys: Vec<PageKey> =
-            (0..200).map(|i| weak.page_key(&format!("http://h/{i}")).unwrap()).collect();
+        let keys: Vec<PageKey> = (0..200).map(|i| weak.page_key(&format!("http://h/{i}")).unwrap()).collect();
         let ids: std::collections::BTreeSet<_> = keys.iter().map(|k| k.id).collect();
         let all: std::collections::BTreeSet<_> = keys.iter().collect();
         assert_eq!((ids.len(), all.len()), (16, 200));

@@ -430,7 +430,6 @@ impl Record {
     }
 
     /// The record's fields.
-    #[expect(clippy::missing_panics_doc, reason = "the constructor has parsed the same immutable bytes")]
     pub fn get(&self) -> RecordRef<'_> {
         match RecordRef::parse_unverified(&self.bytes) {
             Ok(record) => record,
@@ -501,8 +500,7 @@ pub(crate) fn encode(
 
 /// Appends a tombstone or a seen entry to `out`.
 pub(crate) fn encode_mark(kind: Kind, key: PageKey, at_ms: u64, lifetime_s: u32, out: &mut Vec<u8>) {
-    let header =
-        Header { fetched_at_ms: at_ms.into(), lifetime_s: lifetime_s.into(), ..blank(kind, key) };
+    let header = Header { fetched_at_ms: at_ms.into(), lifetime_s: lifetime_s.into(), ..blank(kind, key) };
     finish(header, &[], out);
 }
 
@@ -554,8 +552,14 @@ mod tests {
         let key = sample(&mut out);
         assert_eq!(out.len(), 102);
         let r = RecordRef::parse(&out).unwrap();
-        assert_eq!((r.key(), r.url(), r.mime(), r.head(), r.stored_body()), (key, "http://h/", "a/b", &b""[..], &b"hi"[..]));
-        assert_eq!((r.fetched_at_ms(), r.modified_at_ms(), r.status(), r.lifetime_s()), (5, Some(4), 404, 60));
+        assert_eq!(
+            (r.key(), r.url(), r.mime(), r.head(), r.stored_body()),
+            (key, "http://h/", "a/b", &b""[..], &b"hi"[..])
+        );
+        assert_eq!(
+            (r.fetched_at_ms(), r.modified_at_ms(), r.status(), r.lifetime_s()),
+            (5, Some(4), 404, 60)
+        );
         assert_eq!(r.kind(), Kind::Page);
     }
 

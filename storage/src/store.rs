@@ -191,7 +191,10 @@ impl FromStr for Cursor {
             _ => None,
         };
         parsed.ok_or_else(|| StorageError::BadCursor {
-            what: format!("expected start, end, o… or k…, found {:?}", text.chars().take(60).collect::<String>()),
+            what: format!(
+                "expected start, end, o… or k…, found {:?}",
+                text.chars().take(60).collect::<String>()
+            ),
         })
     }
 }
@@ -459,7 +462,9 @@ mod tests {
     #[test]
     fn cursors_print_and_parse() {
         let key = PageKey { id: PageId(5), tie: 6 };
-        for cursor in [Cursor::Start, Cursor::End, Cursor::Ordinal(0), Cursor::Ordinal(u64::MAX), Cursor::Key(key)] {
+        for cursor in
+            [Cursor::Start, Cursor::End, Cursor::Ordinal(0), Cursor::Ordinal(u64::MAX), Cursor::Key(key)]
+        {
             assert_eq!(cursor.to_string().parse::<Cursor>().unwrap(), cursor);
         }
         for bad in ["", "o", "ox", "k", "k5.6", "é", "o+5", "startx"] {

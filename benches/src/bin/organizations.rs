@@ -18,7 +18,9 @@ use webbase_benches::{
     arguments::Arguments,
     contestant::{Add, AddOptions, Peer},
     corpus::Corpus,
-    measure::{self, Cost, DiskReads, Work, alternate, drop_caches, fastest, median, print_table, timed, touch},
+    measure::{
+        self, Cost, DiskReads, Work, alternate, drop_caches, fastest, median, print_table, timed, touch,
+    },
     ours::{PLAIN, Store, VERIFIED, page_key},
     raw::{self, Extent, ReadMode, WriteMode},
 };
@@ -65,7 +67,8 @@ fn main() {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
     let corpus_path = args.value("--corpus").map_or(manifest.join("work/pages.corpus"), PathBuf::from);
     let dir = args.value("--dir").map_or(manifest.join("work/organizations"), PathBuf::from);
-    let corpus = Corpus::read(&corpus_path, args.number("--pages", 50_000)).expect("a corpus: run corpus.sh first");
+    let corpus =
+        Corpus::read(&corpus_path, args.number("--pages", 50_000)).expect("a corpus: run corpus.sh first");
     let add = |&n: &u32| {
         let page = corpus.pages[n as usize];
         Add { key: page.key(), page }
@@ -83,7 +86,13 @@ fn main() {
     let wanted = |name| args.lists("--only", name);
     if wanted("add") {
         let few = args.number("--no-buffer-pages", 2000).min(bench.random.len());
-        adding(&bench, "Adding, random order, no buffer, a commit for every page", &bench.random[..few], 0, Some(1));
+        adding(
+            &bench,
+            "Adding, random order, no buffer, a commit for every page",
+            &bench.random[..few],
+            0,
+            Some(1),
+        );
         adding(&bench, "Adding, random order, 10 MB buffer", &bench.random, 10 << 20, None);
         adding(&bench, "Adding, sorted, 10 MB buffer", &bench.sorted, 10 << 20, None);
     }
@@ -114,7 +123,8 @@ fn load(bench: &Bench) {
         store.store.close().expect("a clean end");
     }
     let values = bench.random.iter().map(|add| add.page.value());
-    raw::append(&bench.raw_path(), values, WriteMode::Early { chunk_bytes: 4 << 20 }, None).expect("the raw file");
+    raw::append(&bench.raw_path(), values, WriteMode::Early { chunk_bytes: 4 << 20 }, None)
+        .expect("the raw file");
 }
 
 fn adding(bench: &Bench, title: &str, pages: &[Add], buffer_bytes: u64, durable_every: Option<usize>) {
@@ -142,8 +152,14 @@ fn adding(bench: &Bench, title: &str, pages: &[Add], buffer_bytes: u64, durable_
 fn streaming(bench: &Bench) {
     let total = work(&bench.random);
     let extents = extents(&bench.random);
-    let names =
-        ["map, CRC-64", "raw read, buffered", "log", "log, not verified", "hash (sorted)", "hashed-log (sorted)"];
+    let names = [
+        "map, CRC-64",
+        "raw read, buffered",
+        "log",
+        "log, not verified",
+        "hash (sorted)",
+        "hashed-log (sorted)",
+    ];
     let map = raw::map_file(&bench.raw_path()).expect("the raw file");
     eprintln!("streaming, warm");
     let warm = alternate(&names, bench.rounds, |n| match n {
@@ -152,7 +168,8 @@ fn streaming(bench: &Bench) {
             raw::sequential_read(&bench.raw_path(), ReadMode::Buffered).expect("raw read");
         }),
         n => {
-            let organization = [Organization::Log, Organization::Log, Organization::Hash, Organization::HashedLog][n - 2];
+            let organization =
+                [Organization::Log, Organization::Log, Organization::Hash, Organization::HashedLog][n - 2];
             let how = if n == 3 { PLAIN } else { VERIFIED };
             let store = Store::open(&bench.store_dir(organization), organization, how, options(0));
             twice(|| scan(&store, Access::Cached, total.pages))
@@ -209,13 +226,21 @@ fn lookups(bench: &Bench) {
     print_table("Random access, warm, 1 thread", &warm, "raw pread", work(&wanted));
 
     let (wanted, places) = pick((order.len() / 10).clamp(1, COLD_LOOKUPS_MAX));
-    let names =
-        ["raw pread", "raw pread O_DIRECT", "raw io_uring × 64", "log", "log, 64 at a time", "hash", "hashed-log, index loaded"];
+    let names = [
+        "raw pread",
+        "raw pread O_DIRECT",
+        "raw io_uring × 64",
+        "log",
+        "log, 64 at a time",
+        "hash",
+        "hashed-log, index loaded",
+    ];
     let which = [Organization::Log, Organization::Log, Organization::Hash, Organization::HashedLog];
     let mut reads: Vec<Vec<DiskReads>> = vec![Vec::new(); names.len()];
     eprintln!("random access, cold");
     let cold = alternate(&names, bench.rounds, |n| {
-        let store = n.checked_sub(3).map(|n| Store::open(&bench.store_dir(which[n]), which[n], VERIFIED, options(0)));
+        let store =
+            n.checked_sub(3).map(|n| Store::open(&bench.store_dir(which[n]), which[n], VERIFIED, options(0)));
         if let (6, Some(store)) = (n, &store) {
             look_up(store, &wanted); // makes the index of each log
         }
@@ -224,7 +249,9 @@ fn lookups(bench: &Bench) {
         let ((), cost) = timed(|| match (n, &store) {
             (4, Some(store)) => look_up_batched(store, &wanted),
             (_, Some(store)) => look_up(store, &wanted),
-            (2, None) => raw::random_reads_io_uring(&bench.raw_path(), &places, 64, false).expect("raw io_uring"),
+            (2, None) => {
+                raw::random_reads_io_uring(&bench.raw_path(), &places, 64, false).expect("raw io_uring")
+            }
             (n, None) => raw::random_reads(&bench.raw_path(), &places, 1, n == 1).expect("raw read"),
         });
         reads[n].push(DiskReads::now(&bench.dir).since(before));
@@ -233,7 +260,8 @@ fn lookups(bench: &Bench) {
     print_table("Random access, cold, 1 thread", &cold, "raw pread", work(&wanted));
     println!("\n| contestant | device reads per lookup | KB read per lookup |\n|---|---:|---:|");
     for (name, reads) in names.iter().zip(reads) {
-        let per = |of: fn(&DiskReads) -> u64| median(reads.iter().map(|r| of(r) as f64)) / wanted.len() as f64;
+        let per =
+            |of: fn(&DiskReads) -> u64| median(reads.iter().map(|r| of(r) as f64)) / wanted.len() as f64;
         println!("| {name} | {:.2} | {:.1} |", per(|r| r.device_reads), per(|r| r.bytes) / 1e3);
     }
 }
@@ -241,7 +269,9 @@ fn lookups(bench: &Bench) {
 fn space(bench: &Bench) {
     let total = work(&bench.random);
     println!("\n### Space and memory, {} pages stored as they are\n", total.pages);
-    println!("| organization | bytes on disk per logical byte | utilisation | memory, bytes a page | open, ms |\n|---|---:|---:|---:|---:|");
+    println!(
+        "| organization | bytes on disk per logical byte | utilisation | memory, bytes a page | open, ms |\n|---|---:|---:|---:|---:|"
+    );
     for organization in Organization::ALL {
         let bytes = measure::disk_bytes(&bench.store_dir(organization));
         let (store, cost) = timed(|| bench.open(organization, 0));
@@ -267,7 +297,8 @@ fn large(bench: &Bench, gigabytes: u64) {
     let ((), cost) = timed(|| {
         for copy in 0..copies {
             for batch in bench.random.chunks(256) {
-                let urls: Vec<String> = batch.iter().map(|add| format!("{}?copy={copy}", add.page.url)).collect();
+                let urls: Vec<String> =
+                    batch.iter().map(|add| format!("{}?copy={copy}", add.page.url)).collect();
                 let pages: Vec<webbase_storage::Page<'_>> = batch
                     .iter()
                     .zip(&urls)
@@ -283,7 +314,11 @@ fn large(bench: &Bench, gigabytes: u64) {
     drop(store);
     println!("\n### A log of {:.1} GB, more than memory: {} pages\n", total.bytes as f64 / 1e9, total.pages);
     let row = |what: &str, cost: Cost, pages: u64, bytes: u64| {
-        println!("- {what}: {:.0} pages/s, {:.0} MB/s", pages as f64 / cost.wall_s, bytes as f64 / 1e6 / cost.wall_s);
+        println!(
+            "- {what}: {:.0} pages/s, {:.0} MB/s",
+            pages as f64 / cost.wall_s,
+            bytes as f64 / 1e6 / cost.wall_s
+        );
     };
     row("adding, random order, durable at the end", cost, total.pages, total.bytes);
     drop_caches(&bench.dir);
@@ -293,11 +328,21 @@ fn large(bench: &Bench, gigabytes: u64) {
         stats.memory_bytes as f64 / stats.pages as f64
     });
     let (segment, cost) = timed(|| {
-        let biggest = measure::files(&bench.dir).into_iter().filter(|f| f.to_string_lossy().contains("segment-")).take(8);
-        biggest.map(|f| raw::sequential_read(&f, ReadMode::Direct { chunk_bytes: 4 << 20, in_flight: 4 }).expect("raw")).sum::<u64>()
+        let biggest = measure::files(&bench.dir)
+            .into_iter()
+            .filter(|f| f.to_string_lossy().contains("segment-"))
+            .take(8);
+        biggest
+            .map(|f| {
+                raw::sequential_read(&f, ReadMode::Direct { chunk_bytes: 4 << 20, in_flight: 4 })
+                    .expect("raw")
+            })
+            .sum::<u64>()
     });
     row("raw read of 8 segments, O_DIRECT 4 MiB × 4", cost, 0, segment);
-    for (name, access) in [("streaming, O_DIRECT", Access::Direct), ("streaming, through the cache", Access::Cached)] {
+    for (name, access) in
+        [("streaming, O_DIRECT", Access::Direct), ("streaming, through the cache", Access::Cached)]
+    {
         drop_caches(&bench.dir);
         let ((), cost) = timed(|| scan(&store, access, total.pages));
         row(name, cost, total.pages, total.bytes);

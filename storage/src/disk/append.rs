@@ -78,9 +78,13 @@ impl Appender {
             let (now, later) = bytes.split_at(bytes.len().min(BUFFER_BYTES - self.filled));
             let blocks = (self.filled + now.len()).div_ceil(BLOCK_BYTES as usize);
             if self.buffer.len() < blocks {
-                self.buffer.resize(blocks.next_power_of_two().min(BUFFER_BYTES / BLOCK_BYTES as usize), Block::default());
+                self.buffer.resize(
+                    blocks.next_power_of_two().min(BUFFER_BYTES / BLOCK_BYTES as usize),
+                    Block::default(),
+                );
             }
-            let room = self.buffer.as_mut_slice().as_mut_bytes().get_mut(self.filled..self.filled + now.len());
+            let room =
+                self.buffer.as_mut_slice().as_mut_bytes().get_mut(self.filled..self.filled + now.len());
             if let Some(room) = room {
                 room.copy_from_slice(now);
             }
@@ -188,7 +192,8 @@ impl Direct {
 
     /// Waits for a write and takes its buffer.
     fn collect(&mut self) -> io::Result<Vec<Block>> {
-        let (buffer, result) = self.done.recv().map_err(|_| io::Error::other("the writing thread is gone"))?;
+        let (buffer, result) =
+            self.done.recv().map_err(|_| io::Error::other("the writing thread is gone"))?;
         self.under_way -= 1;
         result?;
         Ok(buffer)

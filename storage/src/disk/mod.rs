@@ -26,6 +26,7 @@ pub use sim::{Crash, SimDisk};
 pub use uring::available as uring_available;
 
 /// One file of a store.
+#[expect(clippy::len_without_is_empty, reason = "a file is not a collection")]
 pub trait DiskFile: Send + Sync + Debug {
     /// Where it is.
     fn path(&self) -> &Path;

@@ -34,8 +34,7 @@ impl OsDisk {
 
 impl Disk for OsDisk {
     fn open(&self, path: &Path, create: bool) -> io::Result<Arc<dyn DiskFile>> {
-        let file =
-            OpenOptions::new().read(true).write(true).create(create).truncate(create).open(path)?;
+        let file = OpenOptions::new().read(true).write(true).create(create).truncate(create).open(path)?;
         // A lookup reads exactly its record; streams read ahead by themselves. Only a hint, so it may fail.
         let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random);
         Ok(Arc::new(OsFile { file, path: path.to_path_buf(), plain: self.plain, direct: false }))
@@ -162,7 +161,8 @@ impl DiskFile for OsFile {
         if self.plain {
             return None;
         }
-        let file = OpenOptions::new().read(true).write(true).custom_flags(libc::O_DIRECT).open(&self.path).ok()?;
+        let file =
+            OpenOptions::new().read(true).write(true).custom_flags(libc::O_DIRECT).open(&self.path).ok()?;
         Some(Arc::new(OsFile { file, path: self.path.clone(), plain: false, direct: true }))
     }
 

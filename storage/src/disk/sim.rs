@@ -35,12 +35,16 @@ enum Change {
     SyncDir,
 }
 
+type Names = BTreeMap<PathBuf, usize>;
+type Contents = Vec<Vec<u8>>;
+
 #[derive(Default, Debug)]
 struct State {
-    names: BTreeMap<PathBuf, usize>,
-    contents: Vec<Vec<u8>>,
+    names: Names,
+    contents: Contents,
     history: Vec<Change>,
-    base: Option<Box<(BTreeMap<PathBuf, usize>, Vec<Vec<u8>>)>>,
+    /// Names and contents before the history.
+    base: Option<(Names, Contents)>,
     locks: BTreeSet<PathBuf>,
     calls: u64,
     fail_call: Option<u64>,
@@ -77,7 +81,7 @@ impl SimDisk {
     /// The disk as found after a crash when `at` changes were done and `bytes` bytes of the next.
     pub fn crashed(&self, at: usize, bytes: usize, crash: Crash) -> SimDisk {
         let state = self.state.lock();
-        let (names, contents) = state.base.as_deref().cloned().unwrap_or_default();
+        let (names, contents) = state.base.clone().unwrap_or_default();
         let mut found = State { names, contents, ..State::default() };
         let done = state.history.get(..at).unwrap_or(&state.history);
         let mut random = Random(match crash {
@@ -117,7 +121,7 @@ impl SimDisk {
     pub fn settled(self) -> SimDisk {
         let mut state = self.state.lock();
         state.history.clear();
-        state.base = Some(Box::new((state.names.clone(), state.contents.clone())));
+        state.base = Some((state.names.clone(), state.contents.clone()));
         drop(state);
         self
     }
@@ -170,7 +174,11 @@ impl SimDisk {
     /// All files with their lengths.
     pub fn files(&self) -> Vec<(PathBuf, u64)> {
         let state = self.state.lock();
-        state.names.iter().map(|(p, &n)| (p.clone(), state.contents.get(n).map_or(0, Vec::len) as u64)).collect()
+        state
+            .names
+            .iter()
+            .map(|(p, &n)| (p.clone(), state.contents.get(n).map_or(0, Vec::len) as u64))
+            .collect()
     }
 }
 
@@ -316,9 +324,8 @@ impl Disk for SimDisk {
 
     fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn DiskLock>>> {
         let fresh = self.state.lock().locks.insert(path.to_path_buf());
-        Ok(fresh.then(|| {
-            Box::new(SimLock { disk: self.clone(), path: path.to_path_buf() }) as Box<dyn DiskLock>
-        }))
+        Ok(fresh
+            .then(|| Box::new(SimLock { disk: self.clone(), path: path.to_path_buf() }) as Box<dyn DiskLock>))
     }
 
     fn free_bytes(&self, _dir: &Path) -> io::Result<u64> {

@@ -125,7 +125,8 @@ fn choose(store: &LogStore) -> Result<Option<Vec<u64>>> {
 fn garbage_share(view: &View, part: &Part) -> f64 {
     let bytes = part.segment.records_end() - RECORDS_OFFSET;
     let counts = part.counts;
-    let tombstones = if tombstones_needed(view, &[part.segment.number], part.end_ordinal) { counts.tombstones } else { 0 };
+    let tombstones =
+        if tombstones_needed(view, &[part.segment.number], part.end_ordinal) { counts.tombstones } else { 0 };
     if counts.dead_pages == 0 && counts.seen == 0 && counts.tombstones == tombstones {
         return 0.0; // nothing would go, whatever the arithmetic says
     }
@@ -169,7 +170,11 @@ impl Compaction {
         let view = store.view.load_full();
         while let Some(&number) = self.sources.get(self.at.0) {
             let Some(part) = view.parts.iter().find(|p| p.segment.number == number) else {
-                return Err(StorageError::corrupt(&store.dir, 0, format!("segment {number} is gone while compacted")));
+                return Err(StorageError::corrupt(
+                    &store.dir,
+                    0,
+                    format!("segment {number} is gone while compacted"),
+                ));
             };
             let count = part.segment.position_from(part.end_ordinal);
             while self.at.1 < count {

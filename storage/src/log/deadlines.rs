@@ -55,7 +55,8 @@ impl Deadlines {
             std::io::ErrorKind::NotFound => StorageError::corrupt(&path, 0, "the file is missing"),
             _ => StorageError::io("read", &path, e),
         })?;
-        let good = bytes.split_last_chunk::<8>().filter(|(body, crc)| crc64(body) == u64::from_le_bytes(**crc));
+        let good =
+            bytes.split_last_chunk::<8>().filter(|(body, crc)| crc64(body) == u64::from_le_bytes(**crc));
         let Some((body, _)) = good.filter(|(body, _)| body.get(..4) == Some(&MAGIC)) else {
             return Err(StorageError::corrupt(&path, 0, "deadlines damaged"));
         };

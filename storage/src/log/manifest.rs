@@ -108,7 +108,9 @@ impl Manifest {
     pub(crate) fn read(disk: &dyn Disk, dir: &Path) -> Result<Option<Manifest>> {
         let path = path(dir);
         match disk::read_file(disk, &path) {
-            Ok(bytes) => Manifest::decode(&bytes).map(Some).map_err(|what| StorageError::corrupt(&path, 0, what)),
+            Ok(bytes) => {
+                Manifest::decode(&bytes).map(Some).map_err(|what| StorageError::corrupt(&path, 0, what))
+            }
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
             Err(e) => Err(StorageError::io("read", &path, e)),
         }

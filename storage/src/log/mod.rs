@@ -56,8 +56,8 @@ use crate::packer::{self, Encoded, Packer};
 use crate::page::{Page, PageId, PageKey, RepositoryKey};
 use crate::record::{Kind, Record};
 use crate::store::{
-    Added, Compacted, Cursor, Damage, Options, Order, Organization, PageStore, PageStream, Stats, StreamSpec, Trust,
-    Verified,
+    Added, Compacted, Cursor, Damage, Options, Order, Organization, PageStore, PageStream, Stats, StreamSpec,
+    Trust, Verified,
 };
 
 /// A batch may fill a segment up to here, however small segments are meant to be.
@@ -93,8 +93,7 @@ impl LogStore {
             clean_to: 0,
             counts: Counts::default(),
         };
-        let manifest =
-            Manifest { next_file: 3, dead_file: 2, segments: vec![entry], ..Manifest::default() };
+        let manifest = Manifest { next_file: 3, dead_file: 2, segments: vec![entry], ..Manifest::default() };
         disk::replace_file(&**disk, &manifest::path(dir), &manifest.encode())
     }
 
@@ -280,7 +279,11 @@ impl LogStore {
         for index in &mut view.runs {
             if index.file.is_none() {
                 let number = self.new_file();
-                disk::replace_file(&*self.disk, &self.dir.join(format!("index-{number}")), &index.run.encode())?;
+                disk::replace_file(
+                    &*self.disk,
+                    &self.dir.join(format!("index-{number}")),
+                    &index.run.encode(),
+                )?;
                 index.file = Some(number);
             }
         }
@@ -448,7 +451,8 @@ impl PageStore for LogStore {
         for part in &view.parts {
             let count = part.segment.position_from(part.end_ordinal);
             let rows = part.segment.rows(count)?;
-            let living = rows.iter().enumerate().filter(|(i, row)| row.kind() == Kind::Page && !part.dead.get(*i));
+            let living =
+                rows.iter().enumerate().filter(|(i, row)| row.kind() == Kind::Page && !part.dead.get(*i));
             keys.extend(living.map(|(_, row)| row.key()));
         }
         keys.sort_unstable();

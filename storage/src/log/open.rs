@@ -84,13 +84,20 @@ impl LogStore {
             }
             Err(e) => return Err(e),
         }
-        let deadlines = if rebuild { rebuild_all(&mut view)? } else { replay(&mut view, manifest.checkpoint)? };
+        let deadlines =
+            if rebuild { rebuild_all(&mut view)? } else { replay(&mut view, manifest.checkpoint)? };
         store.deadlines.lock().set(&deadlines);
         let open = match view.parts.last() {
             Some(part) => part.segment.clone(),
-            None => return Err(StorageError::NotAStore { path: dir.to_path_buf(), what: "it has no segment".into() }),
+            None => {
+                return Err(StorageError::NotAStore {
+                    path: dir.to_path_buf(),
+                    what: "it has no segment".into(),
+                });
+            }
         };
-        store.writer = Mutex::new(Writer::new(open, last.end, view.end, last.mark_sequence, last.has_catalog));
+        store.writer =
+            Mutex::new(Writer::new(open, last.end, view.end, last.mark_sequence, last.has_catalog));
         remove_strangers(&*disk, dir, &manifest, true)?;
         if rebuild {
             view = store.checkpoint(view)?;
@@ -114,7 +121,12 @@ impl LogStore {
             let file = match self.disk.open(&path, false) {
                 Ok(file) => file,
                 Err(e) if e.kind() == std::io::ErrorKind::NotFound && !is_last => {
-                    found.push(Damage { path, offset: 0, what: "the segment file is missing".into(), key: None });
+                    found.push(Damage {
+                        path,
+                        offset: 0,
+                        what: "the segment file is missing".into(),
+                        key: None,
+                    });
                     *rebuild = true;
                     continue;
                 }
@@ -151,7 +163,8 @@ impl LogStore {
                     Err(e) => return Err(e),
                 }
             };
-            let end_ordinal = if is_last { segment.first_ordinal + segment.count() as u64 } else { entry.end_ordinal };
+            let end_ordinal =
+                if is_last { segment.first_ordinal + segment.count() as u64 } else { entry.end_ordinal };
             view.parts.push(Part {
                 segment: Arc::new(segment),
                 dead: Arc::new(Bitmap::default()),
@@ -165,7 +178,12 @@ impl LogStore {
     }
 
     /// Finds the records of a segment without its catalog.
-    fn rescan(&self, file: &dyn disk::DiskFile, path: &Path, found: &mut Vec<Damage>) -> Result<(OpenPlaces, u64)> {
+    fn rescan(
+        &self,
+        file: &dyn disk::DiskFile,
+        path: &Path,
+        found: &mut Vec<Damage>,
+    ) -> Result<(OpenPlaces, u64)> {
         let len = file.len().map_err(|e| StorageError::io("read", path, e))?;
         // Without a readable mark, everything there was durable as far as anyone knows.
         let durable = match SegmentHeader::read(file) {
@@ -266,7 +284,11 @@ pub(super) fn rebuild_all(view: &mut View) -> Result<Vec<(u64, u64)>> {
     for part in &view.parts {
         let all = part.segment.rows(part.segment.position_from(part.end_ordinal))?;
         let numbered = all.into_iter().enumerate();
-        rows.extend(numbered.map(|(i, row)| (row.key(), part.segment.ordinal(i), row)).filter(|(.., r)| !r.is_damaged()));
+        rows.extend(
+            numbered
+                .map(|(i, row)| (row.key(), part.segment.ordinal(i), row))
+                .filter(|(.., r)| !r.is_damaged()),
+        );
     }
     rows.sort_unstable_by_key(|(key, ordinal, _)| (*key, *ordinal));
     let (mut entries, mut dead, mut deadlines) = (Vec::new(), Vec::new(), Vec::new());
@@ -317,14 +339,19 @@ fn reconstruct(disk: &dyn Disk, dir: &Path) -> Result<Manifest> {
         let first = header.first_ordinal;
         // Compaction gives its result a higher number than its sources: if it was finished, it replaces all it covers.
         let sealed_end = segment::sealed_ordinals(&*file).map(|range| range.end);
-        let covered: Vec<u64> = by_first.range(first..).filter(|(_, (_, end))| Some(*end) <= sealed_end).map(|(&f, _)| f).collect();
+        let covered: Vec<u64> = by_first
+            .range(first..)
+            .filter(|(_, (_, end))| Some(*end) <= sealed_end)
+            .map(|(&f, _)| f)
+            .collect();
         match sealed_end {
             Some(end) => {
                 by_first.retain(|first, _| !covered.contains(first));
                 by_first.insert(first, (number, end));
             }
-            None if !by_first.range(..=first).next_back().is_some_and(|(_, (_, end))| *end > first) => {
-                let records = if len > RECORDS_OFFSET { scan(&*file, len, len)?.places.rows.len() } else { 0 };
+            None if by_first.range(..=first).next_back().is_none_or(|(_, (_, end))| *end <= first) => {
+                let records =
+                    if len > RECORDS_OFFSET { scan(&*file, len, len)?.places.rows.len() } else { 0 };
                 by_first.insert(first, (number, first + records as u64));
             }
             None => {}
@@ -347,16 +374,19 @@ fn reconstruct(disk: &dyn Disk, dir: &Path) -> Result<Manifest> {
 
 /// Removes files that the manifest does not name. Segments only when the store is being opened: later, readers and
 /// compaction have some that are in no manifest.
-pub(super) fn remove_strangers(disk: &dyn Disk, dir: &Path, manifest: &Manifest, opening: bool) -> Result<()> {
+pub(super) fn remove_strangers(
+    disk: &dyn Disk,
+    dir: &Path,
+    manifest: &Manifest,
+    opening: bool,
+) -> Result<()> {
     let names = disk.list(dir).map_err(|e| StorageError::io("list", dir, e))?;
     for name in names {
         let number = name.rsplit('-').next().and_then(|n| n.parse::<u64>().ok());
         let named = |number: Option<u64>, known: &[u64]| number.is_some_and(|n| known.contains(&n));
         let keep = match name.split('-').next() {
             _ if name.ends_with(".next") => !opening,
-            Some("segment") => {
-                !opening || manifest.segments.iter().any(|s| Some(s.number) == number)
-            }
+            Some("segment") => !opening || manifest.segments.iter().any(|s| Some(s.number) == number),
             Some("index") => named(number, &manifest.runs),
             Some("dead") => named(number, &[manifest.dead_file]),
             Some("deadlines") => named(number, &[manifest.deadline_file]),

@@ -108,7 +108,8 @@ impl SegmentHeader {
         let there = file.len().map_err(|e| StorageError::io("read", file.path(), e))?.min(1024) as usize;
         bytes.truncate(there);
         file.read_exact_at(&mut bytes, 0).map_err(|e| StorageError::io("read", file.path(), e))?;
-        let word = |at: usize| bytes.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes);
+        let word =
+            |at: usize| bytes.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes);
         if bytes.get(..4) != Some(&MAGIC) || crc64(bytes.get(..24).unwrap_or_default()) != word(24) {
             return Err(StorageError::corrupt(file.path(), 0, "segment header damaged"));
         }
@@ -158,7 +159,12 @@ impl Segment {
     }
 
     /// A complete segment, described by the trailer of its file. `check` reads and checks the whole catalog.
-    pub(crate) fn sealed(disk: &Arc<dyn Disk>, file: Arc<dyn DiskFile>, number: u64, check: bool) -> Result<Segment> {
+    pub(crate) fn sealed(
+        disk: &Arc<dyn Disk>,
+        file: Arc<dyn DiskFile>,
+        number: u64,
+        check: bool,
+    ) -> Result<Segment> {
         let (sealed, places) = read_catalog(&*file, check)?;
         let damaged = |what| StorageError::corrupt(file.path(), sealed.catalog_offset, what);
         let (offsets, list) = sealed.decode_places(&places).map_err(damaged)?;
@@ -286,7 +292,8 @@ impl Segment {
                 let mut bytes = vec![0; count.min(self.count()) * ROW_BYTES];
                 let read = self.file.read_exact_at(&mut bytes, *rows_offset);
                 read.map_err(|e| StorageError::io("read", self.path(), e))?;
-                let rows = bytes.as_chunks::<ROW_BYTES>().0.iter().filter_map(|b| Row::read_from_bytes(b).ok());
+                let rows =
+                    bytes.as_chunks::<ROW_BYTES>().0.iter().filter_map(|b| Row::read_from_bytes(b).ok());
                 rows.enumerate().map(|(position, row)| self.whole(row, position)).collect()
             }
         }
@@ -333,7 +340,9 @@ impl Segment {
     /// A file that ends too early is damage, not an I/O error.
     pub(crate) fn read_error(&self, e: std::io::Error, offset: u64) -> StorageError {
         match e.kind() {
-            std::io::ErrorKind::UnexpectedEof => StorageError::corrupt(self.path(), offset, "the file ends here"),
+            std::io::ErrorKind::UnexpectedEof => {
+                StorageError::corrupt(self.path(), offset, "the file ends here")
+            }
             _ => StorageError::io("read", self.path(), e),
         }
     }
@@ -425,7 +434,8 @@ pub(crate) fn read_open_places(file: &dyn DiskFile) -> Result<(OpenPlaces, u64)>
     }
     let (offsets, _) = sealed.decode_places(&places).map_err(damaged)?;
     let mut bytes = vec![0; sealed.count * ROW_BYTES];
-    file.read_exact_at(&mut bytes, sealed.catalog_offset).map_err(|e| StorageError::io("read", file.path(), e))?;
+    file.read_exact_at(&mut bytes, sealed.catalog_offset)
+        .map_err(|e| StorageError::io("read", file.path(), e))?;
     let rows = bytes.as_chunks::<ROW_BYTES>().0.iter().filter_map(|b| Row::read_from_bytes(b).ok()).collect();
     Ok((OpenPlaces { rows, offsets }, sealed.catalog_offset))
 }

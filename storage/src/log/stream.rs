@@ -50,7 +50,10 @@ impl LogStream {
         self.current = Some((part.segment.clone(), part.dead.clone()));
         self.position = part.segment.position_from(from.max(part.segment.first_ordinal));
         self.count = part.segment.position_from(part.end_ordinal);
-        let range = part.segment.place(self.position).zip(self.count.checked_sub(1).and_then(|last| part.segment.place(last)));
+        let range = part
+            .segment
+            .place(self.position)
+            .zip(self.count.checked_sub(1).and_then(|last| part.segment.place(last)));
         let Some((first, last)) = range else { return };
         let mapped = part.segment.mapped(&first).is_some();
         if self.direct || !mapped {
@@ -65,7 +68,11 @@ impl LogStream {
             return None;
         }
         let Some(place) = segment.place(position) else {
-            return Some(Err(StorageError::corrupt(segment.path(), 0, format!("no record number {position}"))));
+            return Some(Err(StorageError::corrupt(
+                segment.path(),
+                0,
+                format!("no record number {position}"),
+            )));
         };
         let bytes = match &mut self.ahead {
             Some(ahead) => ahead.get(place.clone()).ok(),

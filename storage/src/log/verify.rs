@@ -21,10 +21,14 @@ pub(super) fn verify(store: &LogStore) -> Result<Verified> {
     for part in &view.parts {
         verify_part(&view, part, &mut report)?;
     }
-    for result in [crate::identity::verify(&*store.disk, &store.dir), open::verify_checkpoint(&*store.disk, &store.dir)] {
+    for result in
+        [crate::identity::verify(&*store.disk, &store.dir), open::verify_checkpoint(&*store.disk, &store.dir)]
+    {
         note(&mut report, result)?;
     }
-    report.damage.sort_by(|a, b| (&a.path, a.offset, a.key.is_none()).cmp(&(&b.path, b.offset, b.key.is_none())));
+    report
+        .damage
+        .sort_by(|a, b| (&a.path, a.offset, a.key.is_none()).cmp(&(&b.path, b.offset, b.key.is_none())));
     report.damage.dedup_by(|a, b| a.path == b.path && a.offset == b.offset);
     Ok(report)
 }

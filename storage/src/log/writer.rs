@@ -66,12 +66,23 @@ pub(crate) struct Writer {
 
 impl Writer {
     /// A writer that goes on at `end` of the open segment.
-    pub(crate) fn new(open: Arc<Segment>, end: u64, next_ordinal: u64, mark_sequence: u64, has_catalog: bool) -> Self {
+    pub(crate) fn new(
+        open: Arc<Segment>,
+        end: u64,
+        next_ordinal: u64,
+        mark_sequence: u64,
+        has_catalog: bool,
+    ) -> Self {
         Writer {
             open,
             end,
             appender: None,
-            batch: Batch { first_ordinal: next_ordinal, start_offset: end, end_offset: end, ..Batch::default() },
+            batch: Batch {
+                first_ordinal: next_ordinal,
+                start_offset: end,
+                end_offset: end,
+                ..Batch::default()
+            },
             staged: HashMap::new(),
             mark_sequence,
             committed: end,
@@ -175,7 +186,8 @@ impl Writer {
         if self.open.file().set_len(start).is_ok() {
             self.has_catalog = false;
         }
-        self.batch = Batch { first_ordinal: first, end_offset: start, start_offset: start, ..Batch::default() };
+        self.batch =
+            Batch { first_ordinal: first, end_offset: start, start_offset: start, ..Batch::default() };
         self.staged.retain(|_, staged| staged.ordinal < first);
         if first < call {
             self.dropped = Some(why.to_string());
@@ -185,8 +197,12 @@ impl Writer {
     /// Takes the batch to be synced; what is staged from now on belongs to the next.
     pub(crate) fn take_batch(&mut self) -> Batch {
         let end = self.end();
-        let next =
-            Batch { first_ordinal: self.next_ordinal(), end_offset: end, start_offset: end, ..Batch::default() };
+        let next = Batch {
+            first_ordinal: self.next_ordinal(),
+            end_offset: end,
+            start_offset: end,
+            ..Batch::default()
+        };
         std::mem::replace(&mut self.batch, next)
     }
 

@@ -101,7 +101,8 @@ impl Directory {
     /// All leaves from the one that covers `id` on.
     pub(crate) fn iter_from(&self, id: u64) -> impl Iterator<Item = &Entry> {
         let at = self.chunk_of(id);
-        let skip = self.chunks.get(at).map_or(0, |c| c.partition_point(|e| e.first_id <= id).saturating_sub(1));
+        let skip =
+            self.chunks.get(at).map_or(0, |c| c.partition_point(|e| e.first_id <= id).saturating_sub(1));
         self.chunks.iter().skip(at).flat_map(|c| c.iter()).skip(skip)
     }
 
@@ -116,7 +117,9 @@ impl Directory {
         let last_chunk = self.chunk_of(change.last_id);
         let mut merged = Vec::new();
         for chunk in self.chunks.iter().take(last_chunk + 1).skip(first_chunk) {
-            merged.extend(chunk.iter().filter(|e| e.first_id < change.first_id || e.first_id > change.last_id).cloned());
+            merged.extend(
+                chunk.iter().filter(|e| e.first_id < change.first_id || e.first_id > change.last_id).cloned(),
+            );
         }
         let at = merged.partition_point(|e| e.first_id < change.first_id);
         merged.splice(at..at, change.entries.iter().cloned());
@@ -229,7 +232,12 @@ pub(crate) struct DirectoryFile {
 
 impl DirectoryFile {
     /// Writes a directory as a whole.
-    pub(crate) fn replace(disk: &Arc<dyn Disk>, dir: &Path, directory: &Directory, commit: Commit) -> Result<DirectoryFile> {
+    pub(crate) fn replace(
+        disk: &Arc<dyn Disk>,
+        dir: &Path,
+        directory: &Directory,
+        commit: Commit,
+    ) -> Result<DirectoryFile> {
         let all = Change { first_id: 0, last_id: u64::MAX, entries: directory.iter().cloned().collect() };
         let frame = encode_frame(commit, &[all]);
         let end = (mark::HEAD_BYTES + frame.len()) as u64;
@@ -241,7 +249,14 @@ impl DirectoryFile {
         bytes.extend_from_slice(&frame);
         disk::replace_file(&**disk, &path(dir), &bytes)?;
         let file = disk.open(&path(dir), false).map_err(|e| StorageError::io("open", &path(dir), e))?;
-        Ok(DirectoryFile { disk: disk.clone(), dir: dir.to_path_buf(), file, end, mark_sequence: 0, whole: end })
+        Ok(DirectoryFile {
+            disk: disk.clone(),
+            dir: dir.to_path_buf(),
+            file,
+            end,
+            mark_sequence: 0,
+            whole: end,
+        })
     }
 
     /// Reads a directory, changing nothing. A bad frame below the durable mark is damage, beyond it the end.
@@ -265,16 +280,26 @@ impl DirectoryFile {
                     last = commit;
                     at += len;
                 }
-                Err(what) if (at as u64) < durable => return Err(StorageError::corrupt(&path, at as u64, what)),
+                Err(what) if (at as u64) < durable => {
+                    return Err(StorageError::corrupt(&path, at as u64, what));
+                }
                 Err(_) => break,
             }
         }
         if (at as u64) < durable {
-            return Err(StorageError::corrupt(&path, at as u64, format!("the file ends here, {durable} bytes were durable")));
+            return Err(StorageError::corrupt(
+                &path,
+                at as u64,
+                format!("the file ends here, {durable} bytes were durable"),
+            ));
         }
         let file = disk.open(&path, false).map_err(|e| StorageError::io("open", &path, e))?;
         let (end, whole) = (at as u64, mark::HEAD_BYTES as u64);
-        Ok((DirectoryFile { disk: disk.clone(), dir: dir.to_path_buf(), file, end, mark_sequence, whole }, directory, last))
+        Ok((
+            DirectoryFile { disk: disk.clone(), dir: dir.to_path_buf(), file, end, mark_sequence, whole },
+            directory,
+            last,
+        ))
     }
 
     /// Cuts off what a crash left behind the last frame.
@@ -324,12 +349,18 @@ mod tests {
         let entries = (0..2000).map(|i| Entry::empty(i * 10)).collect();
         directory.apply(&Change { first_id: 0, last_id: u64::MAX, entries });
         assert!(directory.chunks.len() > 2);
-        directory.apply(&Change { first_id: 50, last_id: 69, entries: vec![Entry::empty(50), Entry::empty(55), Entry::empty(60)] });
+        directory.apply(&Change {
+            first_id: 50,
+            last_id: 69,
+            entries: vec![Entry::empty(50), Entry::empty(55), Entry::empty(60)],
+        });
         directory.apply(&Change { first_id: 5000, last_id: 14_999, entries: vec![Entry::empty(5000)] });
         let all = starts(&directory);
         assert!(all.is_sorted());
         assert_eq!(all.len(), 2001 - 999);
-        for (id, first, last) in [(57, 55, 59), (5000, 5000, 14_999), (9000, 5000, 14_999), (u64::MAX, 19_990, u64::MAX)] {
+        for (id, first, last) in
+            [(57, 55, 59), (5000, 5000, 14_999), (9000, 5000, 14_999), (u64::MAX, 19_990, u64::MAX)]
+        {
             let (entry, end) = directory.find(id).unwrap();
             assert_eq!((entry.first_id, end), (first, last), "id {id}");
         }
@@ -339,7 +370,8 @@ mod tests {
     #[test]
     fn a_frame_reads_back_and_damage_is_noticed() {
         let mut entry = Entry::empty(7);
-        (entry.extent, entry.used, entry.live_bytes, entry.pages) = (Extent { slot: 3, slots: 2 }, 100, 90, 4);
+        (entry.extent, entry.used, entry.live_bytes, entry.pages) =
+            (Extent { slot: 3, slots: 2 }, 100, 90, 4);
         let commit = Commit { sequence: 5, journal: 6, next_leaf: 9 };
         let mut bytes = encode_frame(commit, &[Change { first_id: 7, last_id: 9, entries: vec![entry] }]);
         let (again, changes, len) = decode_frame(&bytes).unwrap();

@@ -31,12 +31,17 @@ pub(super) struct Sweep<'a> {
 }
 
 /// Sorts everything buffered, and `staged` on top, into leaves and commits.
-pub(super) fn flush(store: &RangeStore, writer: &mut Writer, staged: BTreeMap<PageKey, Pending>) -> Result<()> {
+pub(super) fn flush(
+    store: &RangeStore,
+    writer: &mut Writer,
+    staged: BTreeMap<PageKey, Pending>,
+) -> Result<()> {
     let view = store.view.load_full();
     let pending = merge_pending(&view.buffered, staged);
     let adds = pending.iter().any(|(_, p)| p.page.is_some());
     let mut sweep = Sweep::new(store, writer.commit.next_leaf);
-    let result = sweep.take(&view, &pending).and_then(|()| if adds { sweep.room(writer, &view) } else { Ok(()) });
+    let result =
+        sweep.take(&view, &pending).and_then(|()| if adds { sweep.room(writer, &view) } else { Ok(()) });
     if let Err(e) = result {
         sweep.undo();
         return Err(e);
@@ -122,9 +127,10 @@ impl<'a> Sweep<'a> {
                     after.live_bytes += item.bytes() as u32;
                 }
             }
-            let deadlines = [&pending.page, &pending.seen].into_iter().flatten().filter_map(|(_, bytes)| {
-                Item { page: bytes.clone(), seen: None }.deadline_ms()
-            });
+            let deadlines = [&pending.page, &pending.seen]
+                .into_iter()
+                .flatten()
+                .filter_map(|(_, bytes)| Item { page: bytes.clone(), seen: None }.deadline_ms());
             after.deadline_ms = deadlines.fold(after.deadline_ms, u64::min);
         }
         self.out.write(self.store.slots.offset(entry.extent) + u64::from(entry.used), &bytes)?;
@@ -156,10 +162,16 @@ impl<'a> Sweep<'a> {
     }
 
     /// Writes pages of an id range to new leaves.
-    pub(super) fn write(&mut self, first_id: u64, last_id: u64, items: Vec<(PageKey, Item)>) -> Result<Vec<Entry>> {
+    pub(super) fn write(
+        &mut self,
+        first_id: u64,
+        last_id: u64,
+        items: Vec<(PageKey, Item)>,
+    ) -> Result<Vec<Entry>> {
         let mut entries = Vec::new();
         let pieces = self.split(items);
-        let starts: Vec<u64> = pieces.iter().map(|p| p.first().map_or(first_id, |(key, _)| key.id.0)).collect();
+        let starts: Vec<u64> =
+            pieces.iter().map(|p| p.first().map_or(first_id, |(key, _)| key.id.0)).collect();
         for (i, piece) in pieces.into_iter().enumerate() {
             let start = if i == 0 { first_id } else { starts.get(i).copied().unwrap_or(first_id) };
             let end = starts.get(i + 1).map_or(last_id, |next| next - 1);
@@ -208,7 +220,8 @@ impl<'a> Sweep<'a> {
         let mut last_id = None;
         for (key, item) in items {
             let bytes = leaf::item_bytes(&item);
-            let over = filled.saturating_add(bytes) > room.saturating_sub(leaf::HEADER_BYTES) || filled >= target;
+            let over =
+                filled.saturating_add(bytes) > room.saturating_sub(leaf::HEADER_BYTES) || filled >= target;
             if pieces.is_empty() || (over && last_id != Some(key.id)) {
                 pieces.push(Vec::new());
                 filled = 0;
@@ -302,7 +315,8 @@ fn merge(items: Vec<(PageKey, Item)>, changes: &[(PageKey, Pending)]) -> Vec<(Pa
         }
         let disk = items.next_if(|(k, _)| k == key).map(|(_, item)| item);
         // A damaged version gives way to any new one, and only to one.
-        let damaged = disk.as_ref().is_some_and(|d| pending.page.is_some() && RecordRef::parse(&d.page).is_err());
+        let damaged =
+            disk.as_ref().is_some_and(|d| pending.page.is_some() && RecordRef::parse(&d.page).is_err());
         let disk = disk.filter(|_| !damaged);
         out.extend(pending.resolve(disk).map(|item| (*key, item)));
     }
@@ -311,7 +325,12 @@ fn merge(items: Vec<(PageKey, Item)>, changes: &[(PageKey, Pending)]) -> Vec<(Pa
 }
 
 /// The leaf a stream or upkeep sees, with what waits on top.
-pub(super) fn with_pending(items: Vec<(PageKey, Item)>, view: &View, first_id: u64, last_id: u64) -> Vec<(PageKey, Item)> {
+pub(super) fn with_pending(
+    items: Vec<(PageKey, Item)>,
+    view: &View,
+    first_id: u64,
+    last_id: u64,
+) -> Vec<(PageKey, Item)> {
     let from = view.buffered.partition_point(|(key, _)| key.id.0 < first_id);
     let to = view.buffered.partition_point(|(key, _)| key.id.0 <= last_id);
     match view.buffered.get(from..to) {

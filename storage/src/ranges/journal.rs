@@ -27,7 +27,8 @@ fn path(dir: &Path, number: u64) -> PathBuf {
 /// The numbers of the journals in a folder, ascending.
 pub(crate) fn numbers(disk: &dyn Disk, dir: &Path) -> Result<Vec<u64>> {
     let names = disk.list(dir).map_err(|e| StorageError::io("list", dir, e))?;
-    let mut numbers: Vec<u64> = names.iter().filter_map(|n| n.strip_prefix("journal-")?.parse().ok()).collect();
+    let mut numbers: Vec<u64> =
+        names.iter().filter_map(|n| n.strip_prefix("journal-")?.parse().ok()).collect();
     numbers.sort_unstable();
     Ok(numbers)
 }

@@ -42,7 +42,8 @@ impl LeafHeader {
     /// Reads and checks a header and its offsets.
     pub(crate) fn decode(bytes: &[u8]) -> Result<(LeafHeader, Vec<u32>), String> {
         let word = |at: usize| bytes.get(at..at + 8).and_then(|b| b.try_into().ok()).map(u64::from_le_bytes);
-        if bytes.get(..4) != Some(&MAGIC) || bytes.get(4..8) != Some(&crate::identity::VERSION.to_le_bytes()) {
+        if bytes.get(..4) != Some(&MAGIC) || bytes.get(4..8) != Some(&crate::identity::VERSION.to_le_bytes())
+        {
             return Err("no leaf here".into());
         }
         let (Some(sequence), Some(first_id), Some(last_id), Some(count), Some(crc)) =
@@ -183,7 +184,10 @@ fn places(bytes: &[u8]) -> (Vec<(usize, usize)>, Vec<LeafDamage>) {
 /// The next place where a record seems to start.
 fn next_record(bytes: &[u8], from: usize) -> usize {
     let candidates = (from..bytes.len()).filter(|&at| bytes.get(at..at + 3) == Some(b"WBR"));
-    candidates.into_iter().find(|&at| record_len(bytes.get(at..).unwrap_or_default()).is_ok()).unwrap_or(bytes.len())
+    candidates
+        .into_iter()
+        .find(|&at| record_len(bytes.get(at..).unwrap_or_default()).is_ok())
+        .unwrap_or(bytes.len())
 }
 
 /// Reads a leaf: the outcome of all its records, sorted by key. With `verify` every record's checksum is computed.
@@ -284,7 +288,10 @@ mod tests {
     }
 
     fn shown(leaf: &Leaf) -> Vec<(u64, u64, bool)> {
-        leaf.items.iter().map(|(k, i)| (k.id.0, i.version().unwrap().fetched_at_ms, i.seen.is_some())).collect()
+        leaf.items
+            .iter()
+            .map(|(k, i)| (k.id.0, i.version().unwrap().fetched_at_ms, i.seen.is_some()))
+            .collect()
     }
 
     #[test]
@@ -292,16 +299,21 @@ mod tests {
         let items: Vec<Item> = (1..=4).map(|i| Item { page: page(i, 10), seen: None }).collect();
         let mut bytes = encode(&items, 1, 0, 9);
         assert_eq!(bytes.len(), HEADER_BYTES + items.iter().map(item_bytes).sum::<usize>());
-        let changes = [page(2, 11), page(3, 9), mark(Kind::Tombstone, 4), mark(Kind::Seen, 1), page(0, 5), page(4, 3)];
+        let changes =
+            [page(2, 11), page(3, 9), mark(Kind::Tombstone, 4), mark(Kind::Seen, 1), page(0, 5), page(4, 3)];
         changes.iter().for_each(|record| bytes.extend_from_slice(record));
         let leaf = decode(&bytes.into(), true);
-        assert_eq!(shown(&leaf), [(0, 5, false), (1, 10, true), (2, 11, false), (3, 10, false), (4, 3, false)]);
+        assert_eq!(
+            shown(&leaf),
+            [(0, 5, false), (1, 10, true), (2, 11, false), (3, 10, false), (4, 3, false)]
+        );
         assert!(leaf.damage.is_empty());
     }
 
     #[test]
     fn damage_costs_only_the_record_it_hits() {
-        let items: Vec<Item> = (1..=5).map(|i| Item { page: page(i, 10), seen: Some(mark(Kind::Seen, i)) }).collect();
+        let items: Vec<Item> =
+            (1..=5).map(|i| Item { page: page(i, 10), seen: Some(mark(Kind::Seen, i)) }).collect();
         let bytes = encode(&items, 1, 0, 9);
         let whole = decode(&bytes.clone().into(), true);
         assert_eq!((whole.items.len(), whole.records, whole.damage.len()), (5, 10, 0));

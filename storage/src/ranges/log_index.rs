@@ -58,7 +58,9 @@ impl LogIndex {
             let mut slots: Vec<Slot> = decoded
                 .items
                 .iter()
-                .map(|(key, item)| (fragment(*key), (item.page.as_ptr() as usize - base) as u32, item.page.len() as u32))
+                .map(|(key, item)| {
+                    (fragment(*key), (item.page.as_ptr() as usize - base) as u32, item.page.len() as u32)
+                })
                 .collect();
             slots.sort_unstable();
             slots.shrink_to_fit();
@@ -76,7 +78,8 @@ impl LogIndex {
     ) -> Result<(impl Iterator<Item = (u32, u32)> + '_, &[LeafDamage]), E> {
         let (slots, damage) = self.get(load)?;
         let from = slots.partition_point(|(f, ..)| *f < fragment(key));
-        let same = slots.get(from..).unwrap_or_default().iter().take_while(move |(f, ..)| *f == fragment(key));
+        let same =
+            slots.get(from..).unwrap_or_default().iter().take_while(move |(f, ..)| *f == fragment(key));
         Ok((same.map(|&(_, offset, len)| (offset, len)), damage))
     }
 

@@ -51,7 +51,8 @@ use crate::packer::{self, Encoded, Packer};
 use crate::page::{Page, PageId, PageKey, RepositoryKey, Version};
 use crate::record::{Kind, Record, RecordRef};
 use crate::store::{
-    Added, Compacted, Cursor, Damage, Options, Organization, PageStore, PageStream, Stats, StreamSpec, Trust, Verified,
+    Added, Compacted, Cursor, Damage, Options, Organization, PageStore, PageStream, Stats, StreamSpec, Trust,
+    Verified,
 };
 
 /// What may be staged before a store commits by itself, when its buffer is smaller.
@@ -159,7 +160,14 @@ impl RangeStore {
         Ok(())
     }
 
-    fn stage_one(&self, writer: &mut Writer, row: &Row, bytes: &[u8], current: Option<Version>, added: &mut Added) {
+    fn stage_one(
+        &self,
+        writer: &mut Writer,
+        row: &Row,
+        bytes: &[u8],
+        current: Option<Version>,
+        added: &mut Added,
+    ) {
         let before = writer.staged.get(&row.key()).map_or(0, Pending::bytes);
         let pending = writer.staged.entry(row.key()).or_default();
         let had = pending.page.as_ref().map(|(version, _)| *version);
@@ -204,7 +212,12 @@ impl RangeStore {
         }
     }
 
-    fn commit_to_journal(&self, writer: &mut Writer, staged: BTreeMap<PageKey, Pending>, records: &[u8]) -> Result<()> {
+    fn commit_to_journal(
+        &self,
+        writer: &mut Writer,
+        staged: BTreeMap<PageKey, Pending>,
+        records: &[u8],
+    ) -> Result<()> {
         if writer.journal.is_none() {
             writer.journal = Some(Journal::create(&*self.disk, &self.dir, writer.commit.journal)?);
         }
@@ -285,7 +298,11 @@ impl RangeStore {
             read.map_err(|e| StorageError::io("read", self.slots.path(), e))?;
             let bytes = Bytes::from(bytes);
             let Ok(record) = RecordRef::parse_unverified(&bytes) else {
-                return Err(StorageError::corrupt(self.slots.path(), offset + u64::from(at), "no record here"));
+                return Err(StorageError::corrupt(
+                    self.slots.path(),
+                    offset + u64::from(at),
+                    "no record here",
+                ));
             };
             if record.key() == key {
                 let mut pending = Pending::default();
@@ -352,7 +369,10 @@ impl RangeStore {
 }
 
 /// What waits, with later changes on top.
-fn merge_pending(before: &[(PageKey, Pending)], staged: BTreeMap<PageKey, Pending>) -> Vec<(PageKey, Pending)> {
+fn merge_pending(
+    before: &[(PageKey, Pending)],
+    staged: BTreeMap<PageKey, Pending>,
+) -> Vec<(PageKey, Pending)> {
     let mut out = Vec::with_capacity(before.len() + staged.len());
     let mut older = before.iter().peekable();
     for (key, pending) in staged {
@@ -375,7 +395,11 @@ fn over(under: &Pending, top: Pending) -> Pending {
         return top;
     }
     let newer = top.page.filter(|(version, _)| under.page.as_ref().is_none_or(|(old, _)| old < version));
-    Pending { wipes: under.wipes, page: newer.or_else(|| under.page.clone()), seen: top.seen.or_else(|| under.seen.clone()) }
+    Pending {
+        wipes: under.wipes,
+        page: newer.or_else(|| under.page.clone()),
+        seen: top.seen.or_else(|| under.seen.clone()),
+    }
 }
 
 impl PageStore for RangeStore {
@@ -428,7 +452,8 @@ impl PageStore for RangeStore {
 
     fn lookup_id(&self, id: PageId, trust: Trust) -> Result<Vec<Record>> {
         let from = Cursor::Key(PageKey { id, tie: 0 });
-        let mut stream = RangeStream::new(self, &StreamSpec { from, trust, ..StreamSpec::default() }, Some(id))?;
+        let mut stream =
+            RangeStream::new(self, &StreamSpec { from, trust, ..StreamSpec::default() }, Some(id))?;
         let mut found = Vec::new();
         while let Some(record) = stream.next() {
             let record = record?;
@@ -449,7 +474,8 @@ impl PageStore for RangeStore {
     }
 
     fn keys(&self) -> Result<Vec<PageKey>> {
-        let mut stream = RangeStream::new(self, &StreamSpec { trust: Trust::Disk, ..StreamSpec::default() }, None)?;
+        let mut stream =
+            RangeStream::new(self, &StreamSpec { trust: Trust::Disk, ..StreamSpec::default() }, None)?;
         let mut keys = Vec::new();
         while let Some(record) = stream.next() {
             keys.push(record?.get().key());

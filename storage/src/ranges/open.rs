@@ -32,7 +32,8 @@ impl RangeStore {
     ) -> Result<RangeStore> {
         let mut found = Vec::new();
         let next = dir.join("directory.next");
-        if disk.list(dir).map_err(|e| StorageError::io("list", dir, e))?.iter().any(|n| n == "directory.next") {
+        if disk.list(dir).map_err(|e| StorageError::io("list", dir, e))?.iter().any(|n| n == "directory.next")
+        {
             disk.remove(&next).map_err(|e| StorageError::io("remove", &next, e))?;
         }
         let (file, directory, commit) = match DirectoryFile::open(&disk, dir) {
@@ -142,7 +143,9 @@ fn rebuild(disk: &Arc<dyn Disk>, dir: &Path, unit_bytes: u32) -> Result<(Directo
         entries.push(entry_of(&*file, header, *slot, unit_bytes, len).map_err(io)?);
         covered = header.last_id.saturating_add(1);
     }
-    if covered != 0 && chosen.values().next_back().is_none_or(|(h, _)| h.last_id != u64::MAX) || entries.is_empty() {
+    if covered != 0 && chosen.values().next_back().is_none_or(|(h, _)| h.last_id != u64::MAX)
+        || entries.is_empty()
+    {
         entries.push(Entry::empty(covered));
     }
     let mut directory = Directory::new();
@@ -161,7 +164,13 @@ fn read_up_to(file: &dyn DiskFile, offset: u64, len: u64) -> std::io::Result<Vec
 }
 
 /// The directory's entry of a leaf, from its records: they end where no whole record follows.
-fn entry_of(file: &dyn DiskFile, header: &LeafHeader, slot: u32, unit_bytes: u32, len: u64) -> std::io::Result<Entry> {
+fn entry_of(
+    file: &dyn DiskFile,
+    header: &LeafHeader,
+    slot: u32,
+    unit_bytes: u32,
+    len: u64,
+) -> std::io::Result<Entry> {
     let offset = u64::from(slot) * u64::from(unit_bytes);
     let mut bytes = read_up_to(file, offset, u64::from(unit_bytes).min(len - offset))?;
     let used = loop {

@@ -86,7 +86,12 @@ impl Drop for Lease {
 
 impl Slots {
     /// Opens the file; `used` are the extents the directory names.
-    pub(crate) fn open(disk: &dyn Disk, dir: &Path, slot_bytes: u32, used: impl Iterator<Item = Extent>) -> Result<Slots> {
+    pub(crate) fn open(
+        disk: &dyn Disk,
+        dir: &Path,
+        slot_bytes: u32,
+        used: impl Iterator<Item = Extent>,
+    ) -> Result<Slots> {
         let path = dir.join("slots");
         let file = disk.open(&path, false).map_err(|e| StorageError::io("open", &path, e))?;
         let taken: BTreeSet<u32> = used.flat_map(|e| e.slot..e.slot + e.slots).collect();
@@ -201,7 +206,9 @@ impl Slots {
         let mut bytes = vec![0; used as usize];
         let offset = self.offset(extent);
         self.file.read_exact_at(&mut bytes, offset).map_err(|e| match e.kind() {
-            std::io::ErrorKind::UnexpectedEof => StorageError::corrupt(self.path(), offset, "the file ends here"),
+            std::io::ErrorKind::UnexpectedEof => {
+                StorageError::corrupt(self.path(), offset, "the file ends here")
+            }
             _ => StorageError::io("read", self.path(), e),
         })?;
         Ok(bytes.into())
@@ -224,7 +231,8 @@ impl<'a> SlotWriter<'a> {
     pub(crate) fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
         let end = self.offset + self.buffer.len() as u64;
         let gap = offset.checked_sub(end).filter(|&gap| gap < self.slots.slot_bytes.min(64 << 10));
-        let gap = gap.filter(|_| !self.buffer.is_empty() && self.offset.is_multiple_of(self.slots.slot_bytes));
+        let gap =
+            gap.filter(|_| !self.buffer.is_empty() && self.offset.is_multiple_of(self.slots.slot_bytes));
         match gap {
             // The rest of a slot: nobody's bytes.
             Some(gap) if offset.is_multiple_of(self.slots.slot_bytes) => {

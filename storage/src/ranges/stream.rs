@@ -48,7 +48,9 @@ impl RangeStream {
             Cursor::Start => (PageKey::MIN, false),
             Cursor::Key(key) => (key, false),
             Cursor::End => (PageKey::MAX, true),
-            Cursor::Ordinal(_) => return Err(StorageError::BadCursor { what: "it is of a log store".into() }),
+            Cursor::Ordinal(_) => {
+                return Err(StorageError::BadCursor { what: "it is of a log store".into() });
+            }
         };
         // The lease must be of a view that is still current when it is taken: slots of older ones may be in use again.
         let (view, lease) = loop {
@@ -64,7 +66,8 @@ impl RangeStream {
         let slots = store.slots.clone();
         let direct = spec.access == Access::Direct;
         let _ = if only.is_some() {
-            let reader = Reader { slots: slots.clone(), file: slots.file().clone(), direct: false, lease: None };
+            let reader =
+                Reader { slots: slots.clone(), file: slots.file().clone(), direct: false, lease: None };
             sender.try_send(reader.read_group(&entries)).is_ok()
         } else {
             let (slots, lease) = (slots.clone(), lease.clone());
@@ -214,7 +217,8 @@ impl Reader {
                 0 => Some(Bytes::new()),
                 _ => self.slots.map(e.extent, e.used, lease),
             };
-            let all: Option<Vec<Loaded>> = group.iter().map(|(e, id)| Some((e.clone(), *id, Ok(mapped(e)?)))).collect();
+            let all: Option<Vec<Loaded>> =
+                group.iter().map(|(e, id)| Some((e.clone(), *id, Ok(mapped(e)?)))).collect();
             if let Some(all) = all {
                 return all;
             }

@@ -62,7 +62,8 @@ fn choose(store: &RangeStore, view: &View) -> Vec<(u64, u64)> {
             }
             end += 1;
         }
-        let garbage = entry.used.saturating_sub(entry.live_bytes + leaf::HEADER_BYTES as u32 + 8 * entry.pages);
+        let garbage =
+            entry.used.saturating_sub(entry.live_bytes + leaf::HEADER_BYTES as u32 + 8 * entry.pages);
         let dirty = !store.is_hash() && f64::from(garbage) > GARBAGE_SHARE * f64::from(entry.used).max(1.0);
         if end > i || dirty {
             groups.push((entry.first_id, last_id(end)));
@@ -72,7 +73,8 @@ fn choose(store: &RangeStore, view: &View) -> Vec<(u64, u64)> {
     let (slots, free) = store.slots.usage();
     if groups.is_empty() && free > 0 {
         // The leaves that lie furthest out, as many as there is room for further in.
-        let mut far: Vec<(u32, usize)> = entries.iter().enumerate().map(|(i, e)| (e.extent.slot, i)).collect();
+        let mut far: Vec<(u32, usize)> =
+            entries.iter().enumerate().map(|(i, e)| (e.extent.slot, i)).collect();
         far.sort_unstable_by(|a, b| b.cmp(a));
         let beyond = slots.saturating_sub(free as u32);
         let movable = far.iter().take_while(|(slot, _)| *slot >= beyond).take(free.min(LEAVES_AT_ONCE));
@@ -111,8 +113,15 @@ fn rewrite(
     sweep.commit(writer, view, false)
 }
 
-fn rewrite_group(sweep: &mut Sweep<'_>, view: &View, first_id: u64, last_id: u64, done: &mut Compacted) -> Result<()> {
-    let old: Vec<Entry> = view.directory.iter_from(first_id).take_while(|e| e.first_id <= last_id).cloned().collect();
+fn rewrite_group(
+    sweep: &mut Sweep<'_>,
+    view: &View,
+    first_id: u64,
+    last_id: u64,
+    done: &mut Compacted,
+) -> Result<()> {
+    let old: Vec<Entry> =
+        view.directory.iter_from(first_id).take_while(|e| e.first_id <= last_id).cloned().collect();
     let mut items = Vec::new();
     for entry in &old {
         done.read_bytes += u64::from(entry.used);
@@ -135,7 +144,10 @@ pub(super) fn verify(store: &RangeStore) -> Result<Verified> {
         report.good_records += records;
         report.damage.extend(damage);
     }
-    for result in [crate::identity::verify(&*store.disk, &store.dir), DirectoryFile::open(&store.disk, &store.dir).map(|_| ())] {
+    for result in [
+        crate::identity::verify(&*store.disk, &store.dir),
+        DirectoryFile::open(&store.disk, &store.dir).map(|_| ()),
+    ] {
         match result {
             Err(StorageError::Corrupt { path, offset, what }) => {
                 report.damage.push(Damage { path, offset, what, key: None });
@@ -201,7 +213,13 @@ pub(super) fn repair(store: &RangeStore) -> Result<Verified> {
     }
     // The small files are written anew, whether they were damaged or not; the journal goes with the buffer.
     let unit_bytes = store.slots.slot_bytes() as u32;
-    crate::identity::rewrite(&*store.disk, &store.dir, store.packer.repository_key(), store.organization, unit_bytes)?;
+    crate::identity::rewrite(
+        &*store.disk,
+        &store.dir,
+        store.packer.repository_key(),
+        store.organization,
+        unit_bytes,
+    )?;
     let directory = &store.view.load().directory;
     writer.directory = DirectoryFile::replace(&store.disk, &store.dir, directory, writer.commit)?;
     flush::flush(store, &mut writer, BTreeMap::new())?;
