@@ -86,8 +86,8 @@ impl Store {
             Compression::None => found(record.bytes()),
             _ => {
                 record.get().unpack_into(self.store.dictionaries(), unpacked).expect("a body that unpacks");
-                found(record.get().head());
                 found(unpacked);
+                found(&record.get().head(self.store.dictionaries()).expect("a head that unpacks"));
             }
         }
     }

@@ -232,6 +232,15 @@ pub(crate) fn pack<R>(
     })
 }
 
+/// Packs an HTTP head with a dictionary, if that makes it smaller.
+pub(crate) fn pack_head(dictionary: &Dictionary, head: &[u8], out: &mut Vec<u8>) -> bool {
+    out.clear();
+    out.reserve(compress_bound(head.len()));
+    let packed =
+        PACKER.with_borrow_mut(|(context, _)| context.compress_using_cdict(out, head, &dictionary.pack));
+    packed.is_ok() && out.len() + 4 < head.len()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

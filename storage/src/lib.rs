@@ -10,7 +10,7 @@
 //! | adding, sorted | the same | one sweep | one sweep |
 //! | lookup | index, one read | no index, one bucket read | index, one read |
 //! | stream | store order, sequential | id order, sequential | id order, sequential |
-//! | memory per page | about 14 bytes | none (16 bytes a bucket) | about 8 bytes |
+//! | memory | about 14 bytes a page | about 140 bytes a bucket, no index | about 12 bytes a page |
 //!
 //! ```
 //! use webbase_storage::{Options, Organization, Page, RepositoryKey, create, open};

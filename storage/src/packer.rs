@@ -18,9 +18,9 @@ use crate::store::Options;
 /// Bytes of a dictionary, at most. Larger ones gain little and cost cache.
 const DICTIONARY_BYTES: usize = 112 << 10;
 /// Pages and bytes a dictionary is trained on.
-const SAMPLE_PAGES: usize = 1000;
-const SAMPLE_BYTES: usize = 12 << 20;
-const SAMPLE_BYTES_EACH: usize = 32 << 10;
+const SAMPLE_PAGES: usize = 400;
+const SAMPLE_BYTES: usize = 4 << 20;
+const SAMPLE_BYTES_EACH: usize = 12 << 10;
 /// Bytes of bodies encoded in one go.
 const GROUP_BYTES: usize = 8 << 20;
 
@@ -183,10 +183,14 @@ impl Packer {
         let dictionary = self.current.load_full();
         let encode = |part: &[(&Page<'_>, PageKey)]| {
             let mut out = self.spare.lock().pop().unwrap_or_default();
+            let mut head = Vec::new();
             for (page, key) in part {
                 let start = out.bytes.len();
+                let packed = dictionary.as_deref().is_some_and(|d| codec::pack_head(d, page.head, &mut head));
                 codec::pack(self.compression, dictionary.as_deref(), page.body, |codec, digest, stored| {
-                    record::encode(page, *key, (codec, digest, stored), &mut out.bytes)
+                    // The head is packed as the body is, or not at all.
+                    let head = (packed && digest != 0).then_some(head.as_slice());
+                    record::encode(page, *key, (codec, digest, stored), head, &mut out.bytes)
                 })?;
                 out.note(start);
             }
@@ -263,7 +267,9 @@ impl Packer {
         let step = (pages.len() / SAMPLE_PAGES).max(1);
         for page in pages.iter().step_by(step) {
             if page.body.len() >= 256 {
-                samples.push(page.body.get(..SAMPLE_BYTES_EACH).unwrap_or(page.body).to_vec());
+                // Heads are packed too, so they are part of what is learned.
+                let body = page.body.get(..SAMPLE_BYTES_EACH).unwrap_or(page.body);
+                samples.push([page.head, body].concat());
             }
         }
         let bytes: usize = samples.iter().map(Vec::len).sum();
@@ -272,7 +278,7 @@ impl Packer {
         }
         let samples = slot.take().unwrap_or_default();
         drop(slot);
-        let samples: Vec<&[u8]> = samples.iter().map(Vec::as_slice).take(4 * SAMPLE_PAGES).collect();
+        let samples: Vec<&[u8]> = samples.iter().map(Vec::as_slice).take(2 * SAMPLE_PAGES).collect();
         match Dictionary::train(&samples, DICTIONARY_BYTES, 1) {
             Ok(trained) => self.add_dictionary(trained.content()).map(|_| ()),
             Err(_) => Ok(()), // too few, or too alike: pages are packed without one

@@ -15,14 +15,14 @@
 //!       48     8  dictionary digest, 0 for none
 //!       56     4  URL length (u)
 //!       60     2  MIME type length (m)
-//!       62     2  flags, 0 for now
+//!       62     2  flags: 1 the HTTP head is packed
 //!       64     4  HTTP head length (h)
 //!       68     4  body length as stored (b)
 //!       72     4  body length unpacked
 //!       76     4  check: low half of the CRC-64 of bytes 0..76
 //!       80     u  URL, as fetched
 //!        …     m  MIME type
-//!        …     h  HTTP head, as received
+//!        …     h  HTTP head, as received; or, packed, its length 4 and the head packed as the body is
 //!        …     b  body, packed by the codec
 //!        …     8  CRC-64/XZ of all the above
 //! ```
@@ -35,6 +35,8 @@
 //!
 //! Example: the page `http://h/` with body `hi`, no head, MIME type `a/b`, is 80 + 9 + 3 + 0 + 2 + 8 = 102 bytes.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -45,6 +47,8 @@ use crate::page::{Page, PageId, PageKey, Version};
 
 const MAGIC: [u8; 4] = *b"WBR1";
 const UNKNOWN_MS: u64 = u64::MAX;
+/// The HTTP head is packed with the body's codec and dictionary.
+const HEAD_PACKED: u16 = 1;
 /// Bytes of a record before its URL.
 pub(crate) const HEADER_BYTES: usize = 80;
 const CHECKED_BYTES: usize = HEADER_BYTES - 4;
@@ -321,10 +325,32 @@ impl<'a> RecordRef<'a> {
         std::str::from_utf8(self.mime_bytes()).unwrap_or_default()
     }
 
-    /// The HTTP head, byte for byte.
-    pub fn head(&self) -> &'a [u8] {
+    /// The HTTP head as stored, which may be packed.
+    fn stored_head(&self) -> &'a [u8] {
         let (u, m, h, _) = self.lens();
         self.field(u + m, h)
+    }
+
+    /// The HTTP head, byte for byte.
+    ///
+    /// # Errors
+    /// When it is packed and the dictionary is unknown, or it does not unpack.
+    pub fn head(&self, dictionaries: &Dictionaries) -> Result<Cow<'a, [u8]>> {
+        let stored = self.stored_head();
+        if self.header.flags.get() & HEAD_PACKED == 0 {
+            return Ok(Cow::Borrowed(stored));
+        }
+        let broken = |what: &str| StorageError::Unpack { url: self.url().into(), what: what.into() };
+        let (len, packed) = stored.split_first_chunk::<4>().ok_or_else(|| broken("its head is cut short"))?;
+        let len = u32::from_le_bytes(*len);
+        if len > FIELD_BYTES_MAX {
+            return Err(broken("its head is too long"));
+        }
+        let mut out = Vec::new();
+        dictionaries
+            .unpack(self.codec(), self.dictionary(), packed, len as usize, &mut out)
+            .map_err(|e| e.of_page(self.url()))?;
+        Ok(Cow::Owned(out))
     }
 
     /// The body as stored, packed by [`RecordRef::codec`].
@@ -463,13 +489,20 @@ impl std::fmt::Debug for Record {
     }
 }
 
-/// Appends the record of `page` to `out`, its body already packed.
+/// Appends the record of `page` to `out`, its body already packed, and its head too where `packed_head` is given.
 pub(crate) fn encode(
     page: &Page<'_>,
     key: PageKey,
     (codec, dictionary, stored): (Codec, u64, &[u8]),
+    packed_head: Option<&[u8]>,
     out: &mut Vec<u8>,
 ) -> Result<()> {
+    let unpacked_head_len = (page.head.len() as u32).to_le_bytes();
+    let (flags, head): (u16, [&[u8]; 2]) = match packed_head {
+        Some(packed) => (HEAD_PACKED, [&unpacked_head_len, packed]),
+        None => (0, [&[], page.head]),
+    };
+    let head_len: usize = head.iter().map(|part| part.len()).sum();
     let field = |name: &str, len: usize, max: usize| match u32::try_from(len) {
         Ok(fits) if len <= max => Ok(fits),
         _ => Err(StorageError::BadPage {
@@ -487,14 +520,16 @@ pub(crate) fn encode(
         epoch: page.epoch.into(),
         url_len: field("URL", page.url.len(), max)?.into(),
         mime_len: mime_len.into(),
-        head_len: field("HTTP head", page.head.len(), max)?.into(),
+        flags: flags.into(),
+        head_len: field("HTTP head", head_len, max)?.into(),
         stored_len: field("body", stored.len(), max)?.into(),
         unpacked_len: field("body", page.body.len(), max)?.into(),
         codec: codec as u8,
         dictionary: dictionary.into(),
         ..blank(Kind::Page, key)
     };
-    finish(header, &[page.url.as_bytes(), page.mime.as_bytes(), page.head, stored], out);
+    let [head_start, head_rest] = head;
+    finish(header, &[page.url.as_bytes(), page.mime.as_bytes(), head_start, head_rest, stored], out);
     Ok(())
 }
 
@@ -542,7 +577,7 @@ mod tests {
             lifetime_s: 60,
             ..Page::default()
         };
-        encode(&page, key, (Codec::Plain, 0, b"hi"), out).unwrap();
+        encode(&page, key, (Codec::Plain, 0, b"hi"), None, out).unwrap();
         key
     }
 
@@ -553,7 +588,7 @@ mod tests {
         assert_eq!(out.len(), 102);
         let r = RecordRef::parse(&out).unwrap();
         assert_eq!(
-            (r.key(), r.url(), r.mime(), r.head(), r.stored_body()),
+            (r.key(), r.url(), r.mime(), r.stored_head(), r.stored_body()),
             (key, "http://h/", "a/b", &b""[..], &b"hi"[..])
         );
         assert_eq!(
@@ -598,7 +633,7 @@ mod tests {
     #[test]
     fn a_field_too_long_is_refused_by_name() {
         let page = Page { url: "http://h/", mime: &"m".repeat(70_000), ..Page::default() };
-        let e = encode(&page, PageKey::MIN, (Codec::Plain, 0, b""), &mut Vec::new()).unwrap_err();
+        let e = encode(&page, PageKey::MIN, (Codec::Plain, 0, b""), None, &mut Vec::new()).unwrap_err();
         assert!(e.to_string().contains("MIME type has 70000 bytes"), "{e}");
     }
 }

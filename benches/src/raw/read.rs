@@ -153,12 +153,17 @@ pub fn scan_map_touched(map: &[u8], extents: &[Extent]) {
     }
 }
 
-/// Computes the CRC-64 of every page through the map, which touches it as well.
-pub fn scan_map_checked(map: &[u8], extents: &[Extent]) {
+/// Computes the CRC-64 of every page through the map; with `touched`, a consumer touches it afterwards, as it does with
+/// the pages of a store.
+pub fn scan_map_checked(map: &[u8], extents: &[Extent], touched: bool) {
     for extent in extents {
+        let page = &map[extent.offset as usize..][..extent.len];
         let mut digest = crc64fast::Digest::new();
-        digest.write(&map[extent.offset as usize..][..extent.len]);
+        digest.write(page);
         black_box(digest.sum64());
+        if touched {
+            black_box(touch(page));
+        }
     }
 }
 

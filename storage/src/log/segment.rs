@@ -18,10 +18,11 @@
 //! 3. Record number i of a segment (its *position*) has ordinal `first + i`, or, where compaction left gaps, the
 //!    i-th ordinal of the catalog's list.
 
+use std::cell::Cell;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use bytes::Bytes;
 use parking_lot::RwLock;
@@ -61,6 +62,13 @@ pub(crate) struct Segment {
     places: Places,
     disk: Arc<dyn Disk>,
     obsolete: AtomicBool,
+    /// Lookups in a row that found their record in memory.
+    streak: AtomicU32,
+}
+
+thread_local! {
+    /// Counts this thread's lookups.
+    static TURN: Cell<u32> = const { Cell::new(0) };
 }
 
 #[derive(Debug)]
@@ -155,6 +163,7 @@ impl Segment {
             places: Places::Open(RwLock::new(places)),
             disk: disk.clone(),
             obsolete: AtomicBool::new(false),
+            streak: AtomicU32::new(0),
         }
     }
 
@@ -185,6 +194,7 @@ impl Segment {
             places: Places::Sealed { offsets, ordinals, rows_offset: sealed.catalog_offset },
             disk: disk.clone(),
             obsolete: AtomicBool::new(false),
+            streak: AtomicU32::new(0),
         })
     }
 
@@ -313,13 +323,28 @@ impl Segment {
             && place.end <= map.len() as u64
         {
             let bytes = map.slice(place.start as usize..place.end as usize);
-            if trust == Trust::Disk || self.file.is_resident(&bytes) {
+            if trust == Trust::Disk || self.is_resident(&bytes) {
                 return self.record(bytes, place.start, trust);
             }
         }
         let mut bytes = vec![0; (place.end - place.start) as usize];
         self.file.read_exact_at(&mut bytes, place.start).map_err(|e| self.read_error(e, place.start))?;
         self.record(bytes.into(), place.start, trust)
+    }
+
+    /// Whether mapped bytes are in memory. Asking the system costs as much as half a small record's checksum, so after a
+    /// long run of yeses only every eighth lookup asks, until one is a no. A wrong guess costs time, not correctness.
+    pub(crate) fn is_resident(&self, mapped: &[u8]) -> bool {
+        const LONG: u32 = 4096;
+        let streak = self.streak.load(Ordering::Relaxed);
+        if streak >= LONG && TURN.replace(TURN.get().wrapping_add(1)) % 8 != 0 {
+            return true;
+        }
+        let resident = self.file.is_resident(mapped);
+        if !resident || streak < LONG {
+            self.streak.store(if resident { streak + 1 } else { 0 }, Ordering::Relaxed);
+        }
+        resident
     }
 
     /// The mapped bytes of a place, where there is a map.

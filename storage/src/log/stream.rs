@@ -120,7 +120,7 @@ pub(crate) fn lookup_many(view: &View, keys: &[PageKey]) -> Vec<Result<Option<Re
         let mut warm = None;
         view.candidates(key.id, |part, position, _| {
             let Some(place) = part.segment.place(position) else { return false };
-            let mapped = part.segment.mapped(&place).filter(|bytes| part.segment.file().is_resident(bytes));
+            let mapped = part.segment.mapped(&place).filter(|bytes| part.segment.is_resident(bytes));
             match mapped.map(|bytes| part.segment.record(bytes, place.start, Trust::Verify)) {
                 Some(Ok(record)) if record.get().key() != key => return false,
                 Some(Ok(record)) => warm = Some(record),

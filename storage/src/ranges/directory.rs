@@ -132,7 +132,9 @@ impl Directory {
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {
-        self.iter().map(|e| size_of::<Entry>() + e.index.memory_bytes()).sum()
+        // Each entry has its index in an allocation of its own, with two counters.
+        let one = size_of::<Entry>() + size_of::<LogIndex>() + 16;
+        self.iter().map(|e| one + e.index.memory_bytes()).sum()
     }
 }
 

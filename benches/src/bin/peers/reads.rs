@@ -17,16 +17,17 @@ pub(crate) fn scan_warm(bench: &Bench) {
     write_raw_file(bench);
     let map = raw::map_file(&bench.raw_path()).expect("the raw file");
     let extents = Bench::extents(&bench.sorted);
-    let raw_names = ["map, touched", "map, CRC-64", "raw read, buffered"];
+    let raw_names = ["map, touched", "map, CRC-64", "map, CRC-64, then touched", "raw read, buffered"];
     eprintln!("scan, warm");
     let samples = alternate(&bench.names(&raw_names), bench.rounds, |n| match n {
         0 => twice(|| raw::scan_map_touched(&map, &extents)),
-        1 => twice(|| raw::scan_map_checked(&map, &extents)),
-        2 => twice(|| {
+        1 => twice(|| raw::scan_map_checked(&map, &extents, false)),
+        2 => twice(|| raw::scan_map_checked(&map, &extents, true)),
+        3 => twice(|| {
             raw::sequential_read(&bench.raw_path(), ReadMode::Buffered).expect("raw read");
         }),
         n => {
-            let store = bench.open(&bench.contestants[n - 3]);
+            let store = bench.open(&bench.contestants[n - 4]);
             twice(|| scan(bench, store.as_ref()))
         }
     });
@@ -62,13 +63,15 @@ pub(crate) fn lookup_warm(bench: &Bench, threads: usize) {
     let wanted: Vec<Add> = order.iter().map(|&n| bench.sorted[n as usize]).collect();
     let map = raw::map_file(&bench.raw_path()).expect("the raw file");
     eprintln!("lookup, warm, {threads} threads");
-    let samples = alternate(&bench.names(&["raw pread", "map, touched"]), bench.rounds, |n| match n {
+    let raw_names = ["raw pread", "map, touched", "map, CRC-64, then touched"];
+    let samples = alternate(&bench.names(&raw_names), bench.rounds, |n| match n {
         0 => {
             twice(|| raw::random_reads(&bench.raw_path(), &wanted_extents, threads, false).expect("raw read"))
         }
         1 => twice(|| shared_out(&wanted_extents, threads, |part| raw::scan_map_touched(&map, part))),
+        2 => twice(|| shared_out(&wanted_extents, threads, |part| raw::scan_map_checked(&map, part, true))),
         n => {
-            let store = bench.open(&bench.contestants[n - 2]);
+            let store = bench.open(&bench.contestants[n - 3]);
             twice(|| shared_out(&wanted, threads, |part| lookup(store.as_ref(), part)))
         }
     });
