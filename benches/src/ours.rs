@@ -12,7 +12,7 @@ use crate::contestant::{Add, AddOptions, Contestant, Found, Peer, PeerConfig, Re
 use crate::corpus::{CorpusPage, repository_key};
 
 /// Pages handed over at once.
-const BATCH_PAGES: usize = 256;
+const BATCH_PAGES: usize = 1024;
 
 /// The stores that compete with other engines.
 pub fn all() -> Vec<Contestant> {
@@ -86,8 +86,9 @@ impl Store {
             Compression::None => found(record.bytes()),
             _ => {
                 record.get().unpack_into(self.store.dictionaries(), unpacked).expect("a body that unpacks");
+                let head = record.get().head(self.store.dictionaries()).expect("a head that unpacks");
+                unpacked.extend_from_slice(&head);
                 found(unpacked);
-                found(&record.get().head(self.store.dictionaries()).expect("a head that unpacks"));
             }
         }
     }

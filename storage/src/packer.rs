@@ -22,7 +22,7 @@ const SAMPLE_PAGES: usize = 400;
 const SAMPLE_BYTES: usize = 4 << 20;
 const SAMPLE_BYTES_EACH: usize = 12 << 10;
 /// Bytes of bodies encoded in one go.
-const GROUP_BYTES: usize = 8 << 20;
+const GROUP_BYTES: usize = 32 << 20;
 
 /// Records, end to end, with their catalog rows and lengths.
 #[derive(Default)]
@@ -199,7 +199,7 @@ impl Packer {
         if group.len() < 4 {
             return vec![encode(group)];
         }
-        let part = group.len().div_ceil(rayon::current_num_threads() * 4).max(2);
+        let part = group.len().div_ceil(rayon::current_num_threads() * 32).max(2);
         group.par_chunks(part).map(encode).collect()
     }
 
@@ -208,7 +208,7 @@ impl Packer {
         encoded.bytes.clear();
         encoded.rows.clear();
         let mut spare = self.spare.lock();
-        if spare.len() < 32 && encoded.bytes.capacity() <= 4 * GROUP_BYTES {
+        if spare.len() < 256 && encoded.bytes.capacity() <= GROUP_BYTES {
             spare.push(encoded);
         }
     }

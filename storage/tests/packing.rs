@@ -4,7 +4,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "a test may panic")]
 
 use webbase_storage::{
-    Compression, Options, Organization, Page, PageStream, Record, RepositoryKey, StorageError, StreamSpec, create, open,
+    Compression, Options, Organization, Page, PageStream, Record, RepositoryKey, StorageError, StreamSpec,
+    create, open,
 };
 
 const PAGES: usize = 1500;
@@ -14,13 +15,18 @@ fn url(n: usize) -> String {
 }
 
 fn head(n: usize) -> String {
-    format!("HTTP/1.1 200 OK\r\nServer: box\r\nETag: \"{n:x}\"\r\nContent-Type: text/html; charset=utf-8\r\n\r\n")
+    format!(
+        "HTTP/1.1 200 OK\r\nServer: box\r\nETag: \"{n:x}\"\r\nContent-Type: text/html; charset=utf-8\r\n\r\n"
+    )
 }
 
 fn body(n: usize) -> String {
     let words = ["page", "store", "disk", "crawl", "index", "stream", "record", "bucket"];
-    let text: String = (0..n % 400).map(|i| format!("<p>{} {}</p>", words[(n * 7 + i * 3) % 8], n * i)).collect();
-    format!("<!doctype html><html><head><title>Article {n}</title></head><body class=\"article\">{text}</body></html>")
+    let text: String =
+        (0..n % 400).map(|i| format!("<p>{} {}</p>", words[(n * 7 + i * 3) % 8], n * i)).collect();
+    format!(
+        "<!doctype html><html><head><title>Article {n}</title></head><body class=\"article\">{text}</body></html>"
+    )
 }
 
 #[test]
@@ -45,11 +51,16 @@ fn packed_pages_come_back_whole_from_everywhere() {
                 store.commit().unwrap();
             }
             let learned = matches!(compression, Compression::Zstd(_));
-            assert_eq!(store.dictionaries().all().len(), usize::from(learned), "{organization} {compression:?}");
+            assert_eq!(
+                store.dictionaries().all().len(),
+                usize::from(learned),
+                "{organization} {compression:?}"
+            );
             drop(store); // no close: as after a kill
 
             let store = open(folder.path(), &options).unwrap();
-            let records: Vec<Record> = store.stream(&StreamSpec::default()).unwrap().map(Result::unwrap).collect();
+            let records: Vec<Record> =
+                store.stream(&StreamSpec::default()).unwrap().map(Result::unwrap).collect();
             assert_eq!(records.len(), PAGES);
             assert_eq!(records.iter().any(|r| r.get().dictionary() != 0), learned);
             for n in 0..PAGES {
@@ -72,7 +83,11 @@ fn packed_pages_come_back_whole_from_everywhere() {
             copy.commit().unwrap();
             let mut stream: Box<dyn PageStream> = copy.stream(&StreamSpec::default()).unwrap();
             for before in &records {
-                assert_eq!(stream.next().unwrap().unwrap().bytes(), before.bytes(), "records travel as they are");
+                assert_eq!(
+                    stream.next().unwrap().unwrap().bytes(),
+                    before.bytes(),
+                    "records travel as they are"
+                );
             }
         }
     }

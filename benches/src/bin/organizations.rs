@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! cargo run --release -p webbase-benches --bin organizations -- [--pages 50000] [--rounds 3] [--no-buffer-pages 2000]
-//!     [--corpus FILE] [--dir FOLDER] [--only add,stream,lookup,space,large] [--large-gb 30]
+//!     [--corpus FILE] [--dir FOLDER] [--only add,stream,lookup,space,open,large] [--large-gb 30] [--open-pages 10000000]
 //! ```
 //!
 //! Pages are stored as they are, so that bytes compare with the device's; the tables of packed stores are in `peers`.
@@ -107,6 +107,9 @@ fn main() {
         space(&bench);
     }
     let _ = fs::remove_dir_all(&bench.dir);
+    if wanted("open") && args.value("--only").is_some() {
+        opening(&bench, args.number("--open-pages", 10_000_000));
+    }
     if wanted("large") && args.value("--only").is_some() {
         large(&bench, args.number("--large-gb", 30) as u64);
     }
@@ -283,6 +286,42 @@ fn space(bench: &Bench) {
             stats.utilisation(),
             stats.memory_bytes as f64 / stats.pages as f64,
             cost.wall_s * 1e3,
+        );
+    }
+}
+
+/// A log of many small pages: what it takes to open it, and what it keeps in memory.
+fn opening(bench: &Bench, count: usize) {
+    let _ = fs::remove_dir_all(&bench.dir);
+    let store = bench.open(Organization::Log, 0);
+    let ((), cost) = timed(|| {
+        for start in (0..count).step_by(100_000) {
+            let urls: Vec<String> = (start..count.min(start + 100_000))
+                .map(|n| format!("http://h{}.example/{n}", n % 997))
+                .collect();
+            let pages: Vec<webbase_storage::Page<'_>> = urls
+                .iter()
+                .map(|url| webbase_storage::Page { url, body: b"<p>a small page", ..Default::default() })
+                .collect();
+            store.store.add(&pages).expect("room");
+            store.store.commit().expect("a commit");
+        }
+    });
+    store.store.close().expect("a clean end");
+    drop(store);
+    println!("\n### Opening a log of {count} small pages\n");
+    println!("- adding them, a commit every 100000: {:.0} pages/s", count as f64 / cost.wall_s);
+    for (name, cold) in [("warm", false), ("cold", true)] {
+        if cold {
+            drop_caches(&bench.dir);
+        }
+        let (store, cost) = timed(|| bench.open(Organization::Log, 0));
+        let stats = store.store.stats();
+        assert_eq!(stats.pages, count as u64, "pages after opening");
+        println!(
+            "- opening, {name}: {:.3} s; memory {:.2} bytes a page by its own count",
+            cost.wall_s,
+            stats.memory_bytes as f64 / stats.pages as f64
         );
     }
 }
