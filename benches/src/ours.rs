@@ -107,6 +107,13 @@ impl Store {
     }
 }
 
+impl Drop for Store {
+    /// Ends as a program would, so that opening again is opening and not recovery.
+    fn drop(&mut self) {
+        let _ = self.store.close(); // refused when a benchmark closed it already
+    }
+}
+
 /// A corpus page as a page.
 pub fn page(page: &CorpusPage) -> Page<'static> {
     Page {

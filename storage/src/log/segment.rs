@@ -337,7 +337,7 @@ impl Segment {
     pub(crate) fn is_resident(&self, mapped: &[u8]) -> bool {
         const LONG: u32 = 4096;
         let streak = self.streak.load(Ordering::Relaxed);
-        if streak >= LONG && TURN.replace(TURN.get().wrapping_add(1)) % 8 != 0 {
+        if streak >= LONG && !TURN.replace(TURN.get().wrapping_add(1)).is_multiple_of(8) {
             return true;
         }
         let resident = self.file.is_resident(mapped);

@@ -16,26 +16,36 @@ pub(crate) const SORTED: AddOptions = AddOptions { durable_every: None, sorted_l
 
 /// Adds all pages to new stores. The stores of the last round stay.
 pub(crate) fn add(bench: &Bench, title: &str, pages: &[Add], options: AddOptions) {
-    run(bench, title, pages, options, true);
+    run(bench, title, &[pages], options, true);
 }
 
 /// Replaces a fifth of the pages in the stores that are there, sorted by key, durable at the end.
 pub(crate) fn merge(bench: &Bench) {
     let count = bench.sorted.len();
-    let new_version = |n: usize| {
-        let (old, content) = (&bench.sorted[n], &bench.sorted[(n + 1) % count].page);
-        Add { key: old.key, page: old.page.new_version(content) }
-    };
-    let pages: Vec<Add> = (0..count).step_by(5).map(new_version).collect();
-    run(bench, "Merge of 20 % new versions, sorted, durable at the end", &pages, AT_END, false);
+    // Newer ones each round: a store that has them already would have nothing to do.
+    let mut versions: Vec<Add> = bench.sorted.iter().step_by(5).copied().collect();
+    let rounds: Vec<Vec<Add>> = (0..=bench.rounds)
+        .map(|round| {
+            for (n, add) in versions.iter_mut().enumerate() {
+                add.page = add.page.new_version(&bench.sorted[(5 * n + 1 + round) % count].page);
+            }
+            versions.clone()
+        })
+        .collect();
+    let rounds: Vec<&[Add]> = rounds.iter().map(Vec::as_slice).collect();
+    run(bench, "Merge of 20 % new versions, sorted, durable at the end", &rounds, AT_END, false);
 }
 
-fn run(bench: &Bench, title: &str, pages: &[Add], options: AddOptions, fresh: bool) {
+/// Contestants add `rounds[i]` in their i-th turn, or the last one there is.
+fn run(bench: &Bench, title: &str, rounds: &[&[Add]], options: AddOptions, fresh: bool) {
+    let mut turns = vec![0; WriteMode::ALL.len() + bench.contestants.len()];
     let ways = WriteMode::ALL;
     let names = bench.names(&ways.map(|(name, _)| name));
     let mut settling: Vec<Vec<f64>> = vec![Vec::new(); bench.contestants.len()];
     eprintln!("{title}");
     let samples = alternate(&names, bench.rounds, |n| {
+        let pages = rounds[turns[n].min(rounds.len() - 1)];
+        turns[n] += 1;
         let Some(n) = n.checked_sub(ways.len()) else { return append_raw(bench, pages, ways[n].1, options) };
         let contestant = &bench.contestants[n];
         if fresh {
@@ -47,7 +57,7 @@ fn run(bench: &Bench, title: &str, pages: &[Add], options: AddOptions, fresh: bo
         settling[n].push(settled.wall_s);
         cost
     });
-    print_table(title, &samples, fastest(&samples[..ways.len()]), work(pages));
+    print_table(title, &samples, fastest(&samples[..ways.len()]), work(rounds[rounds.len() - 1]));
 
     println!("\nStill going on in the background afterwards, seconds (median):");
     for (contestant, seconds) in bench.contestants.iter().zip(settling) {
