@@ -100,6 +100,10 @@ impl Header {
 
 /// CRC-64/XZ, the checksum of everything webbase writes.
 pub fn crc64(bytes: &[u8]) -> u64 {
+    // A fuzzer cannot guess checksums; without them it gets to the code behind, which must not rely on them.
+    if cfg!(fuzzing) {
+        return 0;
+    }
     let mut digest = crc64fast::Digest::new();
     digest.write(bytes);
     digest.sum64()
