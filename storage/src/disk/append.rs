@@ -109,7 +109,8 @@ impl Appender {
         self.hand_over()?;
         if let Some(direct) = &mut self.direct {
             while direct.under_way > 0 {
-                direct.collect()?;
+                let buffer = direct.collect()?;
+                direct.spare.push(buffer);
             }
         }
         Ok(())
