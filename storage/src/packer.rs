@@ -11,7 +11,7 @@ use crate::catalog::Row;
 use crate::codec::{self, Compression, Dictionaries, Dictionary};
 use crate::disk::{self, Disk};
 use crate::error::{Result, StorageError};
-use crate::in_order;
+use crate::in_turn;
 use crate::page::{Page, PageKey, RepositoryKey};
 use crate::record::{self, Kind, RECORD_BYTES_MIN, Record, RecordRef};
 use crate::store::Options;
@@ -186,7 +186,7 @@ impl Packer {
         self.sample(pages)?;
         let dictionary = self.current.load_full();
         let pages: Vec<(&Page<'_>, PageKey)> = pages.iter().zip(keys).collect();
-        in_order::make_and_take(
+        in_turn::make_and_take(
             &parts(&pages),
             |part| self.encode(part, dictionary.as_deref()),
             |encoded| {
