@@ -16,29 +16,27 @@ const BATCH_PAGES: usize = 1024;
 
 /// The stores that compete with other engines.
 pub fn all() -> Vec<Contestant> {
+    let log = |name, open: fn(&Path, &PeerConfig) -> Box<dyn Peer>| Contestant { name, open };
     vec![
-        Contestant {
-            name: "webbase",
-            open: |dir, _: &PeerConfig| Store::boxed(dir, Organization::Log, PLAIN),
-        },
-        Contestant {
-            name: "webbase-verify",
-            open: |dir, _: &PeerConfig| Store::boxed(dir, Organization::Log, VERIFIED),
-        },
-        Contestant {
-            name: "webbase-zstd",
-            open: |dir, _: &PeerConfig| Store::boxed(dir, Organization::Log, PACKED),
-        },
+        log("webbase", |dir, config| Store::cached(dir, PLAIN, config)),
+        log("webbase-verify", |dir, config| Store::cached(dir, VERIFIED, config)),
+        log("webbase-zstd", |dir, config| Store::cached(dir, PACKED, config)),
+        // Without a cache of its own: the system's page cache only.
+        log("webbase-no-cache", |dir, _| Store::cached(dir, PLAIN, &NO_CACHE)),
+        log("webbase-verify-no-cache", |dir, _| Store::cached(dir, VERIFIED, &NO_CACHE)),
+        log("webbase-zstd-no-cache", |dir, _| Store::cached(dir, PACKED, &NO_CACHE)),
         Contestant {
             name: "webbase-hash",
-            open: |dir, _: &PeerConfig| Store::boxed(dir, Organization::Hash, VERIFIED),
+            open: |dir, _| Box::new(Store::open(dir, Organization::Hash, VERIFIED, Options::default())),
         },
         Contestant {
             name: "webbase-hashed-log",
-            open: |dir, _: &PeerConfig| Store::boxed(dir, Organization::HashedLog, VERIFIED),
+            open: |dir, _| Box::new(Store::open(dir, Organization::HashedLog, VERIFIED, Options::default())),
         },
     ]
 }
+
+const NO_CACHE: PeerConfig = PeerConfig { cache_bytes: 0 };
 
 /// How a store is used.
 #[derive(Clone, Copy)]
@@ -76,8 +74,10 @@ impl Store {
         Store { store: open(dir, &options).expect("a store"), how }
     }
 
-    fn boxed(dir: &Path, organization: Organization, how: Use) -> Box<dyn Peer> {
-        Box::new(Self::open(dir, organization, how, Options::default()))
+    /// A log with as much memory for records as the other engines have for theirs.
+    fn cached(dir: &Path, how: Use, config: &PeerConfig) -> Box<dyn Peer> {
+        let options = Options { cache_bytes: config.cache_bytes, ..Options::default() };
+        Box::new(Self::open(dir, Organization::Log, how, options))
     }
 
     /// Hands a record over as a consumer sees it: whole, unpacked.
@@ -144,7 +144,7 @@ impl Peer for Store {
     }
 
     fn reader(&self) -> Box<dyn Reader + '_> {
-        Box::new(OurReader { store: self, unpacked: Vec::new() })
+        Box::new(OurReader { store: self })
     }
 
     fn scan(&self, found: Found<'_>) -> u64 {
@@ -154,17 +154,21 @@ impl Peer for Store {
 
 struct OurReader<'a> {
     store: &'a Store,
-    unpacked: Vec<u8>,
 }
 
 impl Reader for OurReader<'_> {
     fn lookup(&mut self, key: &[u8; 16], found: Found<'_>) -> bool {
-        match self.store.store.lookup(page_key(key), self.store.how.trust).expect("a readable page") {
-            Some(record) => {
-                self.store.deliver(&record, &mut self.unpacked, found);
-                true
-            }
-            None => false,
+        let (store, how) = (&self.store.store, self.store.how);
+        if how.compression == Compression::None {
+            let record = store.lookup(page_key(key), how.trust).expect("a readable page");
+            return record.map(|record| found(record.bytes())).is_some();
         }
+        let Some(record) = store.lookup_unpacked(page_key(key), how.trust).expect("a readable page") else {
+            return false;
+        };
+        let head = record.head(store.dictionaries()).expect("a head that unpacks");
+        std::hint::black_box(crate::measure::touch(&head));
+        found(&record.body(store.dictionaries()).expect("a body that unpacks"));
+        true
     }
 }

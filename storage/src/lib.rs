@@ -31,6 +31,7 @@
 //! ```
 
 mod bits;
+mod cache;
 mod catalog;
 mod codec;
 pub mod disk;

@@ -430,6 +430,8 @@ impl std::fmt::Debug for RecordRef<'_> {
 #[derive(Clone)]
 pub struct Record {
     bytes: Bytes,
+    /// Body and head, one behind the other, where they are packed in the record and were unpacked already.
+    unpacked: Option<Bytes>,
 }
 
 impl Record {
@@ -456,7 +458,7 @@ impl Record {
             let (found, max) = (bytes.len() as u64, len as u64);
             return Err(RecordError::Bounds { field: "record length", found, max });
         }
-        Ok(Record { bytes })
+        Ok(Record { bytes, unpacked: None })
     }
 
     /// The record's fields.
@@ -472,18 +474,64 @@ impl Record {
         &self.bytes
     }
 
-    /// The body, unpacked: without a copy when it is stored plain.
+    /// The body, unpacked: without a copy when it is stored plain, or when the record is [`Record::unpacked`] already.
     ///
     /// # Errors
     /// When the dictionary is unknown or the body does not unpack.
     pub fn body(&self, dictionaries: &Dictionaries) -> Result<Bytes> {
         let record = self.get();
+        if let Some(unpacked) = &self.unpacked {
+            return Ok(unpacked.slice(..record.body_len()));
+        }
         if record.codec() == Codec::Plain {
             return Ok(self.bytes.slice_ref(record.stored_body()));
         }
         let mut out = Vec::new();
         record.unpack_into(dictionaries, &mut out)?;
         Ok(out.into())
+    }
+
+    /// The HTTP head, byte for byte: without a copy when it is stored plain, or the record is [`Record::unpacked`].
+    ///
+    /// # Errors
+    /// When it is packed and the dictionary is unknown, or it does not unpack.
+    pub fn head(&self, dictionaries: &Dictionaries) -> Result<Bytes> {
+        let record = self.get();
+        if let Some(unpacked) = &self.unpacked {
+            return Ok(unpacked.slice(record.body_len()..));
+        }
+        Ok(match record.head(dictionaries)? {
+            Cow::Borrowed(stored) => self.bytes.slice_ref(stored),
+            Cow::Owned(head) => head.into(),
+        })
+    }
+
+    /// The same record with head and body unpacked beside it, if they are packed. Its bytes stay what they are.
+    ///
+    /// # Errors
+    /// When the dictionary is unknown or something does not unpack.
+    pub fn unpacked(self, dictionaries: &Dictionaries) -> Result<Record> {
+        if self.is_unpacked() {
+            return Ok(self);
+        }
+        let record = self.get();
+        let head = record.head(dictionaries)?;
+        let mut out = Vec::with_capacity(record.body_len() + head.len());
+        record.unpack_into(dictionaries, &mut out)?;
+        out.extend_from_slice(&head);
+        Ok(Record { unpacked: Some(out.into()), bytes: self.bytes })
+    }
+
+    /// Whether [`Record::head`] and [`Record::body`] have nothing to unpack.
+    pub fn is_unpacked(&self) -> bool {
+        let record = self.get();
+        let packed = record.codec() != Codec::Plain || record.header.flags.get() & HEAD_PACKED != 0;
+        self.unpacked.is_some() || !packed
+    }
+
+    /// Memory it keeps, if its bytes are its own.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.bytes.len() + self.unpacked.as_ref().map_or(0, Bytes::len)
     }
 }
 

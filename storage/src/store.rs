@@ -84,6 +84,9 @@ pub struct Options {
     /// hash, hashed-log: bytes of pages kept in memory before they are sorted into buckets or logs. With 0 every
     /// commit goes straight to its bucket.
     pub buffer_bytes: u64,
+    /// log: bytes of memory for records that were looked up, all overhead counted; 0 for none. The system's page cache
+    /// keeps records too, but what comes from there is verified each time, and unpacked each time it is asked for.
+    pub cache_bytes: u64,
 }
 
 impl Default for Options {
@@ -97,6 +100,7 @@ impl Default for Options {
             bucket_bytes: 64 << 10,
             log_bytes: 10 << 20,
             buffer_bytes: 64 << 20,
+            cache_bytes: 64 << 20,
         }
     }
 }
@@ -248,6 +252,8 @@ pub struct Stats {
     pub segments: u64,
     /// Memory of index, places and buffers.
     pub memory_bytes: u64,
+    /// Memory of records kept because they were looked up; at most [`Options::cache_bytes`].
+    pub cache_bytes: u64,
 }
 
 impl Stats {
@@ -368,6 +374,15 @@ pub trait PageStore: Send + Sync {
     /// # Errors
     /// When it is damaged or cannot be read.
     fn lookup(&self, key: PageKey, trust: Trust) -> Result<Option<Record>>;
+
+    /// As `lookup`, for readers who want what is in the page: [`Record::head`] and [`Record::body`] of what is returned
+    /// cost nothing more. A log that has a cache keeps it unpacked there.
+    ///
+    /// # Errors
+    /// As `lookup`; also when the page does not unpack.
+    fn lookup_unpacked(&self, key: PageKey, trust: Trust) -> Result<Option<Record>> {
+        self.lookup(key, trust)?.map(|record| record.unpacked(self.dictionaries())).transpose()
+    }
 
     /// The records of all pages with this page id: nearly always one.
     ///

@@ -116,11 +116,10 @@ fn options() -> impl Strategy<Value = Options> {
         (20_u64 << 10..100 << 10, prop_oneof![Just(0), Just(64_u64 << 10)]),
         Just((LARGE, LARGE)),
     ];
-    (compression, sizes).prop_map(|(compression, (segment_bytes, buffer_bytes))| Options {
-        compression,
-        segment_bytes,
-        buffer_bytes,
-        ..small_options()
+    // No cache, one in which records push each other out, one that holds all.
+    let cache_bytes = prop_oneof![Just(0_u64), 2000_u64..20_000, Just(64_u64 << 20)];
+    (compression, sizes, cache_bytes).prop_map(|(compression, (segment_bytes, buffer_bytes), cache_bytes)| {
+        Options { compression, segment_bytes, buffer_bytes, cache_bytes, ..small_options() }
     })
 }
 

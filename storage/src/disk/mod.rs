@@ -7,6 +7,7 @@
 
 mod ahead;
 mod append;
+mod batch;
 mod os;
 mod sim;
 mod uring;
@@ -14,6 +15,7 @@ mod uring;
 use std::fmt::Debug;
 use std::io;
 use std::ops::Range;
+use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -21,6 +23,7 @@ use bytes::Bytes;
 
 pub use ahead::ReadAhead;
 pub use append::Appender;
+pub use batch::{BatchRead, read_batch};
 pub use os::OsDisk;
 pub use sim::{Crash, SimDisk};
 pub use uring::available as uring_available;
@@ -83,11 +86,26 @@ pub trait DiskFile: Send + Sync + Debug {
         None
     }
 
+    /// The descriptor for io_uring, where there is one and reads may go through it.
+    fn raw_fd(&self) -> Option<RawFd> {
+        None
+    }
+
     /// Does many reads at once, each filling its buffer; the result of each stands in its place.
     fn read_many(&self, reads: &mut [Read<'_>]) {
         for read in reads {
             read.result = self.read_exact_at(read.buffer, read.offset);
         }
+    }
+
+    /// The `len` bytes at `offset`, in memory of their own.
+    ///
+    /// # Errors
+    /// When the system says so, or the file ends before.
+    fn read_vec(&self, len: usize, offset: u64) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; len];
+        self.read_exact_at(&mut bytes, offset)?;
+        Ok(bytes)
     }
 
     /// Fills `buffer` from `offset`.

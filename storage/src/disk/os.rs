@@ -1,11 +1,11 @@
-//! The real disk: Linux files. All `unsafe` of this crate is here and in `uring.rs`.
+//! The real disk: Linux files. All `unsafe` of this crate is here, in `batch.rs` and in `uring.rs`.
 
 #![expect(unsafe_code, reason = "mapping files and asking what is resident have no safe interface")]
 
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::ops::Range;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -103,6 +103,21 @@ impl DiskFile for OsFile {
         self.file.read_at(buffer, offset)
     }
 
+    /// Into memory that nobody has cleared for it.
+    fn read_vec(&self, len: usize, offset: u64) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::with_capacity(len);
+        while bytes.len() < len {
+            let at = offset + bytes.len() as u64;
+            match rustix::io::pread(&self.file, rustix::buffer::spare_capacity(&mut bytes), at) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        bytes.truncate(len); // the allocator may have given more than asked for
+        Ok(bytes)
+    }
+
     fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         self.file.write_all_at(bytes, offset)
     }
@@ -164,6 +179,10 @@ impl DiskFile for OsFile {
         let file =
             OpenOptions::new().read(true).write(true).custom_flags(libc::O_DIRECT).open(&self.path).ok()?;
         Some(Arc::new(OsFile { file, path: self.path.clone(), plain: false, direct: true }))
+    }
+
+    fn raw_fd(&self) -> Option<RawFd> {
+        (!self.plain && !self.direct).then(|| self.file.as_raw_fd())
     }
 
     fn read_many(&self, reads: &mut [Read<'_>]) {

@@ -43,9 +43,10 @@ use self::deadlines::Deadlines;
 use self::manifest::{Counts, Manifest, SegmentEntry};
 use self::segment::{RECORDS_OFFSET, SEGMENT_BYTES_MAX, Segment};
 use self::stream::LogStream;
-use self::view::{IndexRun, Part, View, merge_runs};
+use self::view::{How, IndexRun, Part, View, merge_runs};
 use self::writer::{Batch, Writer};
 use crate::bits::Bitmap;
+use crate::cache::RecordCache;
 use crate::catalog::{self, Row};
 use crate::codec::Dictionaries;
 use crate::disk::{self, Disk, DiskLock};
@@ -70,6 +71,7 @@ pub(crate) struct LogStore {
     options: Options,
     packer: Packer,
     view: ArcSwap<View>,
+    cache: Option<RecordCache>,
     writer: Mutex<Writer>,
     synced: Condvar,
     deadlines: Mutex<Deadlines>,
@@ -313,6 +315,10 @@ impl LogStore {
         Ok(view)
     }
 
+    fn how(&self, trust: Trust) -> How<'_> {
+        How { trust, cache: self.cache.as_ref(), unpack: None }
+    }
+
     fn used_bytes(&self) -> u64 {
         self.view.load().parts.iter().map(|p| p.segment.file().len().unwrap_or(0)).sum()
     }
@@ -403,14 +409,20 @@ impl PageStore for LogStore {
     }
 
     fn lookup(&self, key: PageKey, trust: Trust) -> Result<Option<Record>> {
-        self.view.load().read(key, trust)
+        self.view.load().read(key, self.how(trust))
+    }
+
+    fn lookup_unpacked(&self, key: PageKey, trust: Trust) -> Result<Option<Record>> {
+        let how = How { unpack: Some(self.packer.dictionaries()), ..self.how(trust) };
+        self.view.load().read(key, how)
     }
 
     fn lookup_id(&self, id: PageId, trust: Trust) -> Result<Vec<Record>> {
         let mut found = Vec::new();
         let mut failed = None;
-        self.view.load().candidates(id, |part, position, _| {
-            match part.segment.read(position, trust) {
+        let how = self.how(trust);
+        self.view.load().candidates(id, |part, position, ordinal| {
+            match how.read(part, position, ordinal) {
                 Ok(record) if record.get().key().id == id => found.push(record),
                 Ok(_) => {}
                 Err(_) if part.segment.row(position).is_ok_and(|row| row.key().id != id) => {}
@@ -422,7 +434,7 @@ impl PageStore for LogStore {
     }
 
     fn lookup_many(&self, keys: &[PageKey]) -> Vec<Result<Option<Record>>> {
-        stream::lookup_many(&self.view.load_full(), keys)
+        stream::lookup_many(&self.view.load_full(), keys, self.how(Trust::Verify))
     }
 
     fn stream(&self, spec: &StreamSpec) -> Result<Box<dyn PageStream>> {
@@ -474,6 +486,7 @@ impl PageStore for LogStore {
             pages: view.parts.iter().map(|p| p.counts.live_pages).sum(),
             segments: view.parts.len() as u64,
             memory_bytes: view.memory_bytes() as u64,
+            cache_bytes: self.cache.as_ref().map_or(0, RecordCache::memory_bytes),
         }
     }
 

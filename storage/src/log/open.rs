@@ -16,6 +16,7 @@ use super::view::{IndexRun, Part, View};
 use super::writer::{Batch, Writer};
 use super::{LogStore, apply};
 use crate::bits::Bitmap;
+use crate::cache::RecordCache;
 use crate::catalog::Row;
 use crate::disk::{self, Disk, DiskLock};
 use crate::error::{Result, StorageError};
@@ -57,6 +58,7 @@ impl LogStore {
             options: options.clone(),
             packer,
             view: ArcSwap::default(),
+            cache: RecordCache::new(options.cache_bytes),
             // Replaced below, when the open segment is known.
             writer: Mutex::new(Writer::new(Arc::new(Segment::nowhere(&disk, dir)?), 0, 0, 0, false)),
             synced: Condvar::new(),

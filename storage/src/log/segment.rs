@@ -327,8 +327,20 @@ impl Segment {
                 return self.record(bytes, place.start, trust);
             }
         }
-        let mut bytes = vec![0; (place.end - place.start) as usize];
-        self.file.read_exact_at(&mut bytes, place.start).map_err(|e| self.read_error(e, place.start))?;
+        self.read_place(&place, trust)
+    }
+
+    /// The record at a position, verified, in memory of its own.
+    pub(crate) fn read_owned(&self, position: usize) -> Result<Record> {
+        let place = self
+            .place(position)
+            .ok_or_else(|| StorageError::corrupt(self.path(), 0, format!("no record number {position}")))?;
+        self.read_place(&place, Trust::Verify)
+    }
+
+    fn read_place(&self, place: &Range<u64>, trust: Trust) -> Result<Record> {
+        let len = (place.end - place.start) as usize;
+        let bytes = self.file.read_vec(len, place.start).map_err(|e| self.read_error(e, place.start))?;
         self.record(bytes.into(), place.start, trust)
     }
 

@@ -1,11 +1,12 @@
 //! Streams of a log, and many lookups at once.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::segment::Segment;
-use super::view::View;
+use super::view::{How, View};
 use crate::bits::Bitmap;
-use crate::disk::{Read, ReadAhead};
+use crate::disk::{BatchRead, ReadAhead, read_batch};
 use crate::error::{Result, StorageError};
 use crate::page::PageKey;
 use crate::record::Record;
@@ -110,50 +111,65 @@ impl PageStream for LogStream {
     }
 }
 
-/// Looks many pages up, reading what is not in memory many at a time.
-pub(crate) fn lookup_many(view: &View, keys: &[PageKey]) -> Vec<Result<Option<Record>>> {
+/// A record that has to be read: whose key's turn it is, and where it lies.
+struct Wanted {
+    key: usize,
+    ordinal: u64,
+    segment: Arc<Segment>,
+    place: Range<u64>,
+    /// Whether the cache wants it.
+    keep: bool,
+}
+
+/// Looks many pages up, reading what is not in memory all at once.
+pub(crate) fn lookup_many(view: &View, keys: &[PageKey], how: How<'_>) -> Vec<Result<Option<Record>>> {
     let mut results: Vec<Result<Option<Record>>> = Vec::with_capacity(keys.len());
-    // What has to be read: key, part, position and place in the file.
     let mut wanted = Vec::new();
     for (i, &key) in keys.iter().enumerate() {
-        let mut cold = None;
         let mut warm = None;
-        view.candidates(key.id, |part, position, _| {
-            let Some(place) = part.segment.place(position) else { return false };
-            let mapped = part.segment.mapped(&place).filter(|bytes| part.segment.is_resident(bytes));
-            match mapped.map(|bytes| part.segment.record(bytes, place.start, Trust::Verify)) {
-                Some(Ok(record)) if record.get().key() != key => return false,
-                Some(Ok(record)) => warm = Some(record),
+        view.candidates(key.id, |part, position, ordinal| {
+            let segment = &part.segment;
+            let Some(place) = segment.place(position) else { return false };
+            let cached = how.cache.and_then(|cache| cache.get(ordinal));
+            let keep = cached.is_none()
+                && how.cache.is_some_and(|cache| cache.wants(ordinal, place.end - place.start));
+            let in_memory = cached.or_else(|| {
+                let mapped = segment.mapped(&place).filter(|bytes| !keep && segment.is_resident(bytes))?;
+                segment.record(mapped, place.start, Trust::Verify).ok()
+            });
+            match in_memory {
+                Some(record) if record.get().key() != key => return false,
+                Some(record) => warm = Some(record),
                 // Not in memory, or damaged: read below, and if need be by `View::read`.
-                _ => cold = Some((part.segment.clone(), place)),
+                None => wanted.push(Wanted { key: i, ordinal, segment: segment.clone(), place, keep }),
             }
             true
         });
         results.push(Ok(warm));
-        wanted.extend(cold.map(|(segment, place)| (segment.number, place.start, i, segment, place)));
     }
-    wanted.sort_unstable_by_key(|(number, start, i, ..)| (*number, *start, *i));
-    for group in wanted.chunk_by(|a, b| a.0 == b.0) {
-        let mut buffers: Vec<Vec<u8>> =
-            group.iter().map(|(.., place)| vec![0; (place.end - place.start) as usize]).collect();
-        let mut reads: Vec<Read<'_>> = group
-            .iter()
-            .zip(&mut buffers)
-            .map(|((_, offset, ..), buffer)| Read { offset: *offset, buffer, result: Ok(()) })
-            .collect();
-        if let Some((.., segment, _)) = group.first() {
-            segment.file().read_many(&mut reads);
-        }
-        let read: Vec<bool> = reads.iter().map(|r| r.result.is_ok()).collect();
-        for (((_, offset, i, segment, _), buffer), ok) in group.iter().zip(buffers).zip(read) {
-            let (Some(key), Some(result)) = (keys.get(*i), results.get_mut(*i)) else { continue };
-            let record = ok.then(|| segment.record(buffer.into(), *offset, Trust::Verify));
-            *result = match record {
-                Some(Ok(record)) if record.get().key() == *key => Ok(Some(record)),
-                // Another page with the same bits, or damage: the long way.
-                _ => view.read(*key, Trust::Verify),
-            };
-        }
-    }
+    wanted.sort_unstable_by_key(|w| (w.segment.number, w.place.start, w.key));
+    let reads: Vec<BatchRead<'_>> = wanted
+        .iter()
+        .map(|w| BatchRead {
+            file: &**w.segment.file(),
+            offset: w.place.start,
+            len: (w.place.end - w.place.start) as usize,
+        })
+        .collect();
+    read_batch(&reads, |n, bytes| {
+        let Some(w) = wanted.get(n) else { return };
+        let (Some(key), Some(result)) = (keys.get(w.key), results.get_mut(w.key)) else { return };
+        let record = bytes.ok().map(|b| w.segment.record(b.into(), w.place.start, Trust::Verify));
+        *result = match record {
+            Some(Ok(record)) if record.get().key() == *key => {
+                if let Some(cache) = how.cache.filter(|_| w.keep) {
+                    cache.insert(w.ordinal, record.clone());
+                }
+                Ok(Some(record))
+            }
+            // Another page with the same bits, or damage: the long way.
+            _ => view.read(*key, how),
+        };
+    });
     results
 }

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use super::manifest::Counts;
 use super::segment::Segment;
 use crate::bits::Bitmap;
+use crate::cache::RecordCache;
 use crate::catalog::Row;
+use crate::codec::Dictionaries;
 use crate::error::Result;
 use crate::index::Run;
 use crate::page::{PageId, PageKey};
@@ -72,6 +74,48 @@ pub(crate) struct Place {
     pub(crate) position: usize,
 }
 
+/// How a lookup gets at records.
+#[derive(Clone, Copy)]
+pub(crate) struct How<'a> {
+    pub(crate) trust: Trust,
+    pub(crate) cache: Option<&'a RecordCache>,
+    /// Unpack with these.
+    pub(crate) unpack: Option<&'a Dictionaries>,
+}
+
+impl How<'_> {
+    /// The record at a position: from the cache, from the map, or from the disk.
+    pub(crate) fn read(&self, part: &Part, position: usize, ordinal: u64) -> Result<Record> {
+        // With nothing to verify and nothing to unpack, mapped bytes cost less than the cache.
+        let worth = self.trust == Trust::Verify || self.unpack.is_some();
+        let Some(cache) = self.cache.filter(|_| worth) else {
+            return self.finish(part.segment.read(position, self.trust)?);
+        };
+        if let Some(record) = cache.get(ordinal) {
+            if self.unpack.is_none() || record.is_unpacked() {
+                return Ok(record);
+            }
+            let record = self.finish(record)?;
+            cache.insert(ordinal, record.clone());
+            return Ok(record);
+        }
+        let bytes = part.segment.place(position).map_or(0, |p| p.end - p.start);
+        if !cache.wants(ordinal, bytes) {
+            return self.finish(part.segment.read(position, self.trust)?);
+        }
+        let record = self.finish(part.segment.read_owned(position)?)?;
+        cache.insert(ordinal, record.clone());
+        Ok(record)
+    }
+
+    fn finish(&self, record: Record) -> Result<Record> {
+        match self.unpack {
+            Some(dictionaries) => record.unpacked(dictionaries),
+            None => Ok(record),
+        }
+    }
+}
+
 /// A consistent picture of the store.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct View {
@@ -132,10 +176,10 @@ impl View {
     }
 
     /// The record of the living page with this key.
-    pub(crate) fn read(&self, key: PageKey, trust: Trust) -> Result<Option<Record>> {
+    pub(crate) fn read(&self, key: PageKey, how: How<'_>) -> Result<Option<Record>> {
         let mut result = Ok(None);
-        self.candidates(key.id, |part, position, _| {
-            match part.segment.read(position, trust) {
+        self.candidates(key.id, |part, position, ordinal| {
+            match how.read(part, position, ordinal) {
                 Ok(record) if record.get().key() != key => return false,
                 Ok(record) => result = Ok(Some(record)),
                 // A damaged record of another page is not this lookup's business.

@@ -500,6 +500,7 @@ impl PageStore for RangeStore {
             pages: pages.saturating_add_signed(*buffered),
             segments: view.directory.iter().count() as u64,
             memory_bytes: view.directory.memory_bytes() as u64 + self.writer.lock().buffered_bytes,
+            cache_bytes: 0,
         }
     }
 

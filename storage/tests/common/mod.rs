@@ -49,6 +49,7 @@ pub(crate) fn small_options() -> Options {
         bucket_bytes: 4096,
         log_bytes: 16 << 10,
         buffer_bytes: 0,
+        cache_bytes: 0,
     }
 }
 
@@ -383,10 +384,19 @@ pub(crate) fn read_state(store: &dyn PageStore) -> Check<State> {
             ("lookup, trusting", store.lookup(key, Trust::Disk)),
             ("lookup_many", many),
             ("lookup_url", store.lookup_url(entry.record.get().url())),
+            ("lookup_unpacked", store.lookup_unpacked(key, Trust::Verify)),
+            ("lookup_unpacked, trusting", store.lookup_unpacked(key, Trust::Disk)),
+            ("lookup, again", store.lookup(key, Trust::Verify)),
         ] {
             let found = found.map_err(say(door))?;
             let same = found.as_ref().is_some_and(|r| r.bytes() == wanted);
             ensure(same, || format!("{door} of {key} finds {found:?}, the stream {entry:?}"))?;
+            let unpacked = found.zip(Some(&entry.record)).map(|(found, streamed)| {
+                let dictionaries = store.dictionaries();
+                let body = found.body(dictionaries).ok() == streamed.body(dictionaries).ok();
+                body && found.head(dictionaries).ok() == streamed.head(dictionaries).ok()
+            });
+            ensure(unpacked == Some(true), || format!("{door} of {key} unpacks to something else"))?;
         }
         let mut same_id = store.lookup_id(key.id, Trust::Verify).map_err(say("lookup_id"))?;
         same_id.sort_by_key(|r| r.get().key());
