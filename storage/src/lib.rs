@@ -39,6 +39,7 @@ mod expiry;
 #[cfg(any(fuzzing, test))]
 pub mod fuzzing;
 mod identity;
+mod in_order;
 mod index;
 mod log;
 mod mark;
