@@ -62,6 +62,9 @@ impl RecordCache {
 
     /// Whether this record, of so many bytes, should enter: asked when it was not here.
     pub(crate) fn wants(&self, ordinal: u64, bytes: u64) -> bool {
+        if bytes + ENTRY_BYTES > self.records.shard_capacity() / 2 {
+            return false; // it would push out too many others
+        }
         if !self.full.load(Ordering::Relaxed) {
             if self.records.weight() + bytes + ENTRY_BYTES <= self.records.capacity() {
                 return true;
@@ -152,6 +155,8 @@ mod tests {
         let cache = RecordCache::new(20_000).unwrap();
         cache.insert(1, record(1, 30_000));
         assert!(cache.get(1).is_none());
+        assert!(!cache.wants(1, 30_000) && !cache.wants(1, 30_000));
+        assert!(cache.wants(2, 3000), "there is still room for others");
         assert!(RecordCache::new(0).is_none());
     }
 

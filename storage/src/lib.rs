@@ -40,6 +40,7 @@ mod expiry;
 #[cfg(any(fuzzing, test))]
 pub mod fuzzing;
 mod identity;
+mod in_order;
 mod in_turn;
 mod index;
 mod log;

@@ -185,6 +185,7 @@ fn streaming(bench: &Bench) {
     let ways = [
         ("raw read, buffered", ReadMode::Buffered),
         ("raw read, O_DIRECT 1 MiB × 4", direct(1 << 20, 4)),
+        ("raw read, O_DIRECT 2 MiB × 4", direct(2 << 20, 4)),
         ("raw read, O_DIRECT 4 MiB × 2", direct(4 << 20, 2)),
         ("raw read, O_DIRECT 4 MiB × 4", direct(4 << 20, 4)),
     ];

@@ -39,6 +39,8 @@ pub fn sequential_read(path: &Path, mode: ReadMode) -> io::Result<u64> {
     let next = AtomicU64::new(0);
     let read_chunks = || -> io::Result<()> {
         let mut buffer = aligned(chunk_bytes);
+        // Huge pages, as the stores' read-ahead has them: fewer page faults and fewer pages to pin. Only a hint.
+        let _ = buffer.advise(memmap2::Advice::HugePage);
         loop {
             let offset = next.fetch_add(chunk_bytes as u64, Ordering::Relaxed);
             if offset >= len {

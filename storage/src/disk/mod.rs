@@ -21,7 +21,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-pub use ahead::ReadAhead;
+pub(crate) use ahead::Buffers;
+pub use ahead::{ReadAhead, Through};
 pub use append::Appender;
 pub use batch::{BatchRead, read_batch};
 pub use os::OsDisk;
@@ -73,8 +74,18 @@ pub trait DiskFile: Send + Sync + Debug {
         None
     }
 
+    /// As `map`, for who reads it from one end to the other: what is not in memory comes in large pieces.
+    fn map_to_scan(&self, len: u64) -> Option<Bytes> {
+        self.map(len)
+    }
+
     /// Brings a piece of a map into memory, so that touching it later costs nothing. A hint.
-    fn populate(&self, _mapped: &[u8]) {}
+    ///
+    /// # Errors
+    /// When the device fails: touching the piece would end the process.
+    fn populate(&self, _mapped: &[u8]) -> io::Result<()> {
+        Ok(())
+    }
 
     /// Whether a piece of a map is in memory, so that touching it will not wait for the device.
     fn is_resident(&self, _mapped: &[u8]) -> bool {

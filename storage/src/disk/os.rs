@@ -148,13 +148,28 @@ impl DiskFile for OsFile {
         Some(Bytes::from_owner(map))
     }
 
-    fn populate(&self, mapped: &[u8]) {
+    fn map_to_scan(&self, len: u64) -> Option<Bytes> {
+        if self.plain || self.direct || len == 0 {
+            return None;
+        }
+        // SAFETY: as for `map`.
+        let map = unsafe { memmap2::MmapOptions::new().len(len as usize).map(&self.file) }.ok()?;
+        let _ = map.advise(memmap2::Advice::HugePage); // only a hint
+        Some(Bytes::from_owner(map))
+    }
+
+    fn populate(&self, mapped: &[u8]) -> io::Result<()> {
         const BLOCK: usize = 4096;
         let start = mapped.as_ptr() as usize / BLOCK * BLOCK;
         let len = mapped.as_ptr() as usize + mapped.len() - start;
         // SAFETY: the range covers the blocks of a live slice of a map; populating reads the file and fills page tables,
         // and changes no byte.
-        unsafe { libc::madvise(start as *mut libc::c_void, len, libc::MADV_POPULATE_READ) };
+        let answer = unsafe { libc::madvise(start as *mut libc::c_void, len, libc::MADV_POPULATE_READ) };
+        match io::Error::last_os_error() {
+            // Older systems don't know it.
+            e if answer != 0 && e.kind() != io::ErrorKind::InvalidInput => Err(e),
+            _ => Ok(()),
+        }
     }
 
     fn is_resident(&self, mapped: &[u8]) -> bool {

@@ -6,24 +6,36 @@ use std::sync::Arc;
 use super::segment::Segment;
 use super::view::{How, View};
 use crate::bits::Bitmap;
-use crate::disk::{BatchRead, ReadAhead, read_batch};
+use crate::disk::{BatchRead, ReadAhead, Through, read_batch};
 use crate::error::{Result, StorageError};
 use crate::page::PageKey;
 use crate::record::Record;
 use crate::store::{Access, Cursor, PageStream, StreamSpec, Trust};
 
+/// Every so many bytes of a map it is asked whether they are in memory.
+const PROBE_STEP_BYTES: u64 = 1 << 20;
+/// How many of them: asking costs time too, and what is in memory is so in long runs.
+const PROBE_BYTES: u64 = 32 << 10;
+
 /// All living pages of a view, in order of their ordinals.
 pub(crate) struct LogStream {
     view: Arc<View>,
     trust: Trust,
-    direct: bool,
     part: usize,
     /// The current part's segment and dead bitmap.
     current: Option<(Arc<Segment>, Arc<Bitmap>)>,
     position: usize,
     /// Positions of the current part.
     count: usize,
-    ahead: Option<ReadAhead>,
+    source: Source,
+}
+
+/// Where a stream's bytes come from.
+enum Source {
+    /// The map, in memory as far as is known up to this offset of the segment.
+    Map { known: u64 },
+    /// Threads that read ahead.
+    Ahead(ReadAhead),
 }
 
 impl LogStream {
@@ -32,35 +44,50 @@ impl LogStream {
         let mut stream = LogStream {
             view,
             trust: spec.trust,
-            direct: spec.access == Access::Direct,
             part,
             current: None,
             position: 0,
             count: 0,
-            ahead: None,
+            source: Source::Map { known: 0 },
         };
         stream.enter(from);
+        let mapped = stream.current.as_ref().is_none_or(|(segment, _)| segment.mapped(&(0..0)).is_some());
+        if spec.access == Access::Direct || !mapped {
+            let how = if spec.access == Access::Direct { Through::Direct } else { Through::Cache };
+            stream.source = stream.ahead_from(stream.position, how);
+        }
         stream
     }
 
     /// Starts on the current part.
     fn enter(&mut self, from: u64) {
-        self.ahead = None;
         self.current = None;
         let Some(part) = self.view.parts.get(self.part) else { return };
         self.current = Some((part.segment.clone(), part.dead.clone()));
         self.position = part.segment.position_from(from.max(part.segment.first_ordinal));
         self.count = part.segment.position_from(part.end_ordinal);
-        let range = part
-            .segment
-            .place(self.position)
-            .zip(self.count.checked_sub(1).and_then(|last| part.segment.place(last)));
-        let Some((first, last)) = range else { return };
-        let mapped = part.segment.mapped(&first).is_some();
-        if self.direct || !mapped {
-            let file = part.segment.file().clone();
-            self.ahead = Some(ReadAhead::new(file, first.start..last.end, self.direct));
+    }
+
+    fn enter_next(&mut self) {
+        self.part += 1;
+        self.enter(0);
+        match &mut self.source {
+            Source::Map { known } => *known = 0,
+            Source::Ahead(ahead) => ahead.next_part(),
         }
+    }
+
+    /// Reads ahead from a position of the current part on.
+    fn ahead_from(&self, position: usize, how: Through) -> Source {
+        let parts = self.view.parts.iter().enumerate().skip(self.part).map(|(n, part)| {
+            let first = if n == self.part { position } else { 0 };
+            let last = part.segment.position_from(part.end_ordinal).checked_sub(1);
+            let range = last
+                .filter(|last| first <= *last)
+                .and_then(|last| Some(part.segment.place(first)?.start..part.segment.place(last)?.end));
+            (part.segment.file().clone(), range.unwrap_or(0..0))
+        });
+        Source::Ahead(ReadAhead::of_parts(parts.collect(), how))
     }
 
     fn read(&mut self, position: usize) -> Option<Result<Record>> {
@@ -75,13 +102,22 @@ impl LogStream {
                 format!("no record number {position}"),
             )));
         };
-        let bytes = match &mut self.ahead {
-            Some(ahead) => ahead.get(place.clone()).ok(),
-            None => segment.mapped(&place),
+        if let Source::Map { known } = &mut self.source
+            && place.end > *known
+        {
+            *known = place.start + PROBE_STEP_BYTES;
+            let probe = segment.mapped(&(place.start..place.end.min(place.start + PROBE_BYTES)));
+            if probe.is_some_and(|probe| !segment.file().is_resident(&probe)) {
+                self.source = self.ahead_from(position, Through::Map);
+            }
+        }
+        let bytes = match &mut self.source {
+            Source::Ahead(ahead) => ahead.get(place.clone()).ok(),
+            Source::Map { .. } => segment.mapped(&place),
         };
         Some(match bytes {
             Some(bytes) => segment.record(bytes, place.start, self.trust),
-            // The reader ahead stopped at a failure; record by record the good ones are still found.
+            // The reader ahead met a failure; record by record the good ones are still found.
             None => segment.read(position, self.trust),
         })
     }
@@ -97,8 +133,7 @@ impl PageStream for LogStream {
                     return Some(record);
                 }
             }
-            self.part += 1;
-            self.enter(0);
+            self.enter_next();
         }
     }
 

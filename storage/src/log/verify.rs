@@ -9,7 +9,7 @@ use super::deadlines::Deadlines;
 use super::open;
 use super::segment::{self, SegmentHeader};
 use super::view::{Part, View};
-use crate::disk::ReadAhead;
+use crate::disk::{ReadAhead, Through};
 use crate::error::{Result, StorageError};
 use crate::record::{Kind, RecordRef};
 use crate::store::{Damage, Organization, Verified};
@@ -42,7 +42,7 @@ fn verify_part(view: &View, part: &Part, report: &mut Verified) -> Result<()> {
     }
     let count = segment.position_from(part.end_ordinal);
     let Some(last) = count.checked_sub(1).and_then(|last| segment.place(last)) else { return Ok(()) };
-    let mut ahead = ReadAhead::new(segment.file().clone(), segment::RECORDS_OFFSET..last.end, false);
+    let mut ahead = ReadAhead::new(segment.file().clone(), segment::RECORDS_OFFSET..last.end, Through::Cache);
     for position in 0..count {
         let Some(place) = segment.place(position) else { continue };
         let row = match segment.row(position) {

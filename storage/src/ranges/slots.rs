@@ -193,11 +193,12 @@ impl Slots {
         let start = self.offset(extent) as usize;
         let end = start + used as usize;
         if self.map.load().len() < end {
-            self.map.store(Arc::new(self.file.map((end as u64).next_multiple_of(MAP_BYTES))?));
+            self.map.store(Arc::new(self.file.map_to_scan((end as u64).next_multiple_of(MAP_BYTES))?));
         }
         let map = self.map.load_full();
         let bytes = (end <= map.len()).then(|| map.slice(start..end))?;
-        self.file.populate(&bytes);
+        // What fails here is read, to say what is wrong.
+        self.file.populate(&bytes).ok()?;
         Some(Bytes::from_owner(Leased { bytes, _lease: lease.clone() }))
     }
 

@@ -1,48 +1,44 @@
-//! Streams over leaves, in id order. A thread reads leaves ahead; what waits in the buffer is merged in on the way.
+//! Streams over leaves, in id order. Threads read, list, sort and verify leaves ahead; what waits in the buffer is merged
+//! in on the way.
 
-use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use bytes::Bytes;
 
 use super::directory::{Entry, Extent};
 use super::flush::with_pending;
 use super::leaf;
-use super::pending::Item;
 use super::slots::{Lease, Slots};
 use super::{RangeStore, View};
-use crate::disk::DiskFile;
+use crate::disk::{Buffers, DiskFile};
 use crate::error::{Result, StorageError};
+use crate::in_order::InOrder;
 use crate::page::{PageId, PageKey};
 use crate::record::Record;
 use crate::store::{Access, Cursor, PageStream, StreamSpec, Trust};
 
 /// Bytes read at once, as far as leaves lie side by side.
 const READ_BYTES: u64 = 4 << 20;
-/// Reads that may wait for the consumer.
-const READS_AHEAD: usize = 2;
-const BLOCK_BYTES: u64 = 4096;
+/// Groups of leaves read or worked on at once.
+const THREADS: usize = 3;
+/// Groups of leaves that may be under way or wait for the consumer.
+const GROUPS_AHEAD: usize = 4;
 
-/// A leaf's bytes as read ahead.
-type Loaded = (Entry, u64, Result<Bytes>);
+/// A page as it is delivered; damage nobody can tell the page of has no key.
+type Found = (Option<PageKey>, Result<Record>);
 
 /// The pages of a view from a cursor on.
 pub(crate) struct RangeStream {
-    view: Arc<View>,
-    slots: Arc<Slots>,
-    trust: Trust,
-    leaves: Receiver<Vec<Loaded>>,
-    loaded: std::vec::IntoIter<Loaded>,
-    /// What the current leaf still has to give: pages, and damage nobody can tell the page of.
-    items: VecDeque<Result<(PageKey, Item, u64)>>,
+    groups: InOrder<Vec<Found>>,
+    /// What the current group of leaves still has to give.
+    found: std::vec::IntoIter<Found>,
     from: PageKey,
     done: bool,
-    _lease: Arc<Lease>,
 }
 
 impl RangeStream {
-    /// A stream; with `only`, of the one leaf that covers this id.
+    /// A stream; with `only`, of the pages with this id, and of what may hide them.
     pub(super) fn new(store: &RangeStore, spec: &StreamSpec, only: Option<PageId>) -> Result<RangeStream> {
         let (from, done) = match spec.from {
             Cursor::Start => (PageKey::MIN, false),
@@ -60,80 +56,50 @@ impl RangeStream {
                 break (view, Arc::new(lease));
             }
         };
-        let (sender, leaves) = sync_channel(READS_AHEAD);
         let mut entries = entries_from(&view, from.id.0);
         entries.truncate(if only.is_some() { 1 } else { usize::MAX });
+        let direct = spec.access == Access::Direct && only.is_none();
         let slots = store.slots.clone();
-        let direct = spec.access == Access::Direct;
-        let _ = if only.is_some() {
-            let reader =
-                Reader { slots: slots.clone(), file: slots.file().clone(), direct: false, lease: None };
-            sender.try_send(reader.read_group(&entries)).is_ok()
-        } else {
-            let (slots, lease) = (slots.clone(), lease.clone());
-            std::thread::spawn(move || read_ahead(slots, &entries, direct, lease, &sender));
-            true
-        };
-        Ok(RangeStream {
-            view,
-            slots,
-            trust: spec.trust,
-            leaves,
-            loaded: Vec::new().into_iter(),
-            items: VecDeque::new(),
-            from,
-            done,
-            _lease: lease,
-        })
-    }
-
-    fn enter(&mut self, (entry, last_id, bytes): Loaded) {
-        let offset = self.slots.offset(entry.extent);
-        let bytes = match bytes {
-            Ok(bytes) => bytes,
-            Err(e) => {
-                self.items.push_back(Err(e));
-                Bytes::new()
+        let file = slots.file().clone();
+        let file = if direct { file.open_direct().unwrap_or(file) } else { file };
+        let buffers = Buffers::new(GROUPS_AHEAD + 2);
+        let reader = Reader { slots, file, buffers, direct, map: only.is_none(), lease };
+        let groups = reader.groups(&entries);
+        let (trust, count) = (spec.trust, groups.len());
+        let groups = InOrder::new(count, THREADS, GROUPS_AHEAD, move |number| {
+            let group = groups.get(number).and_then(|range| entries.get(range.clone())).unwrap_or_default();
+            let mut found = Vec::new();
+            for (entry, last_id, bytes) in reader.read_group(group) {
+                reader.list(
+                    &view,
+                    (entry, *last_id),
+                    bytes,
+                    trust,
+                    |key| key >= from && only.is_none_or(|id| key.id == id),
+                    &mut found,
+                );
             }
-        };
-        let base = bytes.as_ptr() as usize;
-        let leaf = if bytes.is_empty() { leaf::Leaf::default() } else { leaf::decode(&bytes, false) };
-        for damage in leaf.damage.iter().filter(|d| d.key.is_none()) {
-            let at = offset + damage.offset as u64;
-            self.items.push_back(Err(StorageError::corrupt(self.slots.path(), at, &damage.what)));
-        }
-        let items = with_pending(leaf.items, &self.view, entry.first_id, last_id);
-        let from = self.from;
-        self.items.extend(items.into_iter().filter(|(key, _)| *key >= from).map(|(key, item)| {
-            let at = (item.page.as_ptr() as usize).wrapping_sub(base);
-            let at = if at < bytes.len() { offset + at as u64 } else { offset };
-            Ok((key, item, at))
-        }));
+            found
+        });
+        Ok(RangeStream { groups, found: Vec::new().into_iter(), from, done })
     }
 }
 
 impl PageStream for RangeStream {
     fn next(&mut self) -> Option<Result<Record>> {
         while !self.done {
-            match self.items.pop_front() {
-                Some(Ok((key, item, at))) => {
-                    match key.next() {
-                        Some(next) => self.from = next,
-                        None => self.done = true,
+            match self.found.next() {
+                Some((key, record)) => {
+                    match key.map(|key| key.next()) {
+                        Some(Some(next)) => self.from = next,
+                        Some(None) => self.done = true,
+                        None => {}
                     }
-                    let record = match self.trust {
-                        Trust::Verify => Record::new(item.page),
-                        Trust::Disk => Record::new_unverified(item.page),
-                    };
-                    return Some(record.map_err(|e| StorageError::corrupt(self.slots.path(), at, e)));
+                    return Some(record);
                 }
-                Some(Err(e)) => return Some(Err(e)),
-                None => match self.loaded.next() {
-                    Some(loaded) => self.enter(loaded),
-                    None => match self.leaves.recv() {
-                        Ok(more) => self.loaded = more.into_iter(),
-                        Err(_) => self.done = true,
-                    },
+                None => match self.groups.next() {
+                    Some(found) => self.found = found.into_iter(),
+                    None => self.done = true,
                 },
             }
         }
@@ -157,37 +123,34 @@ fn entries_from(view: &View, id: u64) -> Vec<(Entry, u64)> {
     entries
 }
 
-fn read_ahead(
-    slots: Arc<Slots>,
-    entries: &[(Entry, u64)],
-    direct: bool,
-    lease: Arc<Lease>,
-    sender: &SyncSender<Vec<Loaded>>,
-) {
-    let file = slots.file().clone();
-    let file = if direct { file.open_direct().unwrap_or(file) } else { file };
-    let reader = Reader { slots, file, direct, lease: Some(lease) };
-    let mut rest = entries;
-    while !rest.is_empty() {
-        let (group, later) = rest.split_at(reader.side_by_side(rest));
-        if sender.send(reader.read_group(group)).is_err() {
-            return; // nobody reads on
-        }
-        rest = later;
-    }
-}
-
 struct Reader {
     slots: Arc<Slots>,
     file: Arc<dyn DiskFile>,
+    buffers: Buffers,
     direct: bool,
-    /// With it, leaves are mapped rather than read.
-    lease: Option<Arc<Lease>>,
+    /// Whether leaves are mapped rather than read, where they can be.
+    map: bool,
+    lease: Arc<Lease>,
 }
+
+/// A leaf's entry, last id and bytes.
+type Loaded<'a> = (&'a Entry, &'a u64, Result<Bytes>);
 
 impl Reader {
     fn end(&self, extent: Extent) -> u64 {
         self.slots.offset(extent) + u64::from(extent.slots) * self.slots.slot_bytes()
+    }
+
+    /// Leaves that are read in one go.
+    fn groups(&self, entries: &[(Entry, u64)]) -> Vec<Range<usize>> {
+        let mut groups = Vec::new();
+        let mut start = 0;
+        while let Some(rest) = entries.get(start..).filter(|rest| !rest.is_empty()) {
+            let count = self.side_by_side(rest).max(1);
+            groups.push(start..start + count);
+            start += count;
+        }
+        groups
     }
 
     /// How many leaves from the first on can be read in one go.
@@ -205,27 +168,27 @@ impl Reader {
     }
 
     /// Reads leaves that lie side by side (leading empty ones apart).
-    fn read_group(&self, group: &[(Entry, u64)]) -> Vec<Loaded> {
+    fn read_group<'a>(&self, group: &'a [(Entry, u64)]) -> Vec<Loaded<'a>> {
         let mut filled = group.iter().filter(|(e, _)| e.extent.slots > 0);
         let first = filled.next();
         let last = filled.next_back().or(first);
         let Some(((first, _), (last, _))) = first.zip(last) else {
-            return group.iter().map(|(e, id)| (e.clone(), *id, Ok(Bytes::new()))).collect();
+            return group.iter().map(|(e, id)| (e, id, Ok(Bytes::new()))).collect();
         };
-        if let Some(lease) = self.lease.as_ref().filter(|_| !self.direct) {
+        if self.map && !self.direct {
             let mapped = |e: &Entry| match e.extent.slots {
                 0 => Some(Bytes::new()),
-                _ => self.slots.map(e.extent, e.used, lease),
+                _ => self.slots.map(e.extent, e.used, &self.lease),
             };
-            let all: Option<Vec<Loaded>> =
-                group.iter().map(|(e, id)| Some((e.clone(), *id, Ok(mapped(e)?)))).collect();
+            let all: Option<Vec<Loaded<'_>>> =
+                group.iter().map(|(e, id)| Some((e, id, Ok(mapped(e)?)))).collect();
             if let Some(all) = all {
                 return all;
             }
         }
         let start = self.slots.offset(first.extent);
         let end = self.slots.offset(last.extent) + u64::from(last.used);
-        let read = self.read(start, (end - start) as usize);
+        let read = self.buffers.read(&*self.file, start..end);
         let load = |entry: &Entry| match &read {
             _ if entry.extent.slots == 0 => Ok(Bytes::new()),
             Ok(bytes) => {
@@ -235,18 +198,39 @@ impl Reader {
             // Leaf by leaf the readable ones are found.
             Err(_) => self.slots.read(entry.extent, entry.used),
         };
-        group.iter().map(|(entry, last_id)| (entry.clone(), *last_id, load(entry))).collect()
+        group.iter().map(|(entry, last_id)| (entry, last_id, load(entry))).collect()
     }
 
-    fn read(&self, offset: u64, len: usize) -> std::io::Result<Bytes> {
-        if self.direct {
-            let end = offset + len as u64;
-            let mut ahead = crate::disk::ReadAhead::new(self.file.clone(), offset..end, false);
-            return ahead.get(offset..end);
+    /// What a leaf, with what waits for it, has to give.
+    fn list(
+        &self,
+        view: &View,
+        (entry, last_id): (&Entry, u64),
+        bytes: Result<Bytes>,
+        trust: Trust,
+        wanted: impl Fn(PageKey) -> bool,
+        found: &mut Vec<Found>,
+    ) {
+        let offset = self.slots.offset(entry.extent);
+        let bytes = bytes.unwrap_or_else(|e| {
+            found.push((None, Err(e)));
+            Bytes::new()
+        });
+        let base = bytes.as_ptr() as usize;
+        let leaf = if bytes.is_empty() { leaf::Leaf::default() } else { leaf::decode(&bytes, false) };
+        for damage in leaf.damage.iter().filter(|d| d.key.is_none()) {
+            let at = offset + damage.offset as u64;
+            found.push((None, Err(StorageError::corrupt(self.slots.path(), at, &damage.what))));
         }
-        debug_assert!(offset.is_multiple_of(BLOCK_BYTES), "slots begin on blocks");
-        let mut bytes = vec![0; len];
-        self.file.read_exact_at(&mut bytes, offset)?;
-        Ok(bytes.into())
+        let items = with_pending(leaf.items, view, entry.first_id, last_id);
+        found.extend(items.into_iter().filter(|(key, _)| wanted(*key)).map(|(key, item)| {
+            let at = (item.page.as_ptr() as usize).wrapping_sub(base);
+            let at = if at < bytes.len() { offset + at as u64 } else { offset };
+            let record = match trust {
+                Trust::Verify => Record::new(item.page),
+                Trust::Disk => Record::new_unverified(item.page),
+            };
+            (Some(key), record.map_err(|e| StorageError::corrupt(self.slots.path(), at, e)))
+        }));
     }
 }
