@@ -519,6 +519,25 @@ impl PageStore for RangeStore {
         upkeep::due(self, now_ms, limit)
     }
 
+    fn snapshot(&self) -> Arc<dyn crate::Snapshot> {
+        todo!()
+    }
+    fn keep_generation(&self, _number: u64) -> Result<()> {
+        todo!()
+    }
+    fn generations(&self) -> Vec<u64> {
+        todo!()
+    }
+    fn generation(&self, _number: u64) -> Result<Option<Arc<dyn crate::Snapshot>>> {
+        todo!()
+    }
+    fn drop_generation(&self, _number: u64) -> Result<bool> {
+        todo!()
+    }
+    fn roll_back(&self, _number: u64) -> Result<()> {
+        todo!()
+    }
+
     fn close(&self) -> Result<()> {
         let mut writer = self.writer.lock();
         self.commit_locked(&mut writer)?;
