@@ -11,7 +11,8 @@ use super::flush::with_pending;
 use super::leaf;
 use super::pending::Item;
 use super::slots::{Lease, Slots};
-use super::{RangeStore, View};
+use super::snapshot::RangeSnapshot;
+use super::View;
 use crate::disk::DiskFile;
 use crate::error::{Result, StorageError};
 use crate::page::{PageId, PageKey};
@@ -43,7 +44,7 @@ pub(crate) struct RangeStream {
 
 impl RangeStream {
     /// A stream; with `only`, of the one leaf that covers this id.
-    pub(super) fn new(store: &RangeStore, spec: &StreamSpec, only: Option<PageId>) -> Result<RangeStream> {
+    pub(super) fn new(of: &RangeSnapshot, spec: &StreamSpec, only: Option<PageId>) -> Result<RangeStream> {
         let (from, done) = match spec.from {
             Cursor::Start => (PageKey::MIN, false),
             Cursor::Key(key) => (key, false),
@@ -52,18 +53,11 @@ impl RangeStream {
                 return Err(StorageError::BadCursor { what: "it is of a log store".into() });
             }
         };
-        // The lease must be of a view that is still current when it is taken: slots of older ones may be in use again.
-        let (view, lease) = loop {
-            let view = store.view.load_full();
-            let lease = store.slots.lease(view.sequence);
-            if store.view.load().sequence == view.sequence {
-                break (view, Arc::new(lease));
-            }
-        };
+        let (view, lease) = (of.view.clone(), of.lease.clone());
         let (sender, leaves) = sync_channel(READS_AHEAD);
         let mut entries = entries_from(&view, from.id.0);
         entries.truncate(if only.is_some() { 1 } else { usize::MAX });
-        let slots = store.slots.clone();
+        let slots = of.slots.clone();
         let direct = spec.access == Access::Direct;
         let _ = if only.is_some() {
             let reader =
