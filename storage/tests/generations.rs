@@ -288,13 +288,46 @@ fn a_damaged_generation_is_reported_and_costs_nothing_else() {
         drop(store);
         let files: Vec<_> = disk.files();
         let is_generation = |path: &std::path::Path| path.to_string_lossy().contains("/generation-");
-        assert!(files.iter().filter(|(path, _)| is_generation(path)).count() >= 3, "{organization}: {files:?}");
+        assert!(
+            files.iter().filter(|(path, _)| is_generation(path)).count() >= 3,
+            "{organization}: {files:?}"
+        );
         for (path, len) in files.iter().filter(|(path, _)| is_generation(path)) {
             for offset in (0..*len).step_by(1 + *len as usize / 150) {
                 let copy = disk.crashed(usize::MAX, 0, Crash::InOrder);
                 copy.flip(path, offset, 4);
                 let result = damaged(&copy, &options, &world, path);
                 result.unwrap_or_else(|e| panic!("{organization}, {} byte {offset}: {e}", path.display()));
+            }
+        }
+    }
+}
+
+#[test]
+fn generations_and_what_was_rolled_back_outlive_a_damaged_manifest_or_directory() {
+    for organization in organizations() {
+        let options = small_options();
+        let ops = script(&Mint::new(strong(), &options));
+        // Right after each roll back, and at the end.
+        let rolled = (0..ops.len()).filter(|&i| matches!(ops[i], Op::RollBack(_))).map(|i| i + 1);
+        for length in rolled.chain([ops.len()]) {
+            let disk = created(organization, strong(), &options);
+            let store = open_sim(&disk, &options).unwrap();
+            let mut world = World::default();
+            ops[..length].iter().for_each(|op| world.run(&*store, op).unwrap());
+            drop(store);
+            let files = disk.files();
+            let small = |path: &std::path::Path| path.ends_with("MANIFEST") || path.ends_with("directory");
+            let (path, len) = files.iter().find(|(path, _)| small(path)).unwrap();
+            for offset in (0..*len).step_by(1 + *len as usize / 40) {
+                let copy = disk.crashed(usize::MAX, 0, Crash::InOrder);
+                copy.flip(path, offset, 4);
+                let store = open_sim(&copy, &options).unwrap();
+                let result = snapshot_shows(&*store.snapshot(), &world.model.visible)
+                    .and_then(|()| keeps(&*store, &world.generations));
+                result.unwrap_or_else(|e| {
+                    panic!("{organization}, {length} operations, {} byte {offset}: {e}", path.display())
+                });
             }
         }
     }

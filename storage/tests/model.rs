@@ -62,17 +62,39 @@ enum Op {
     Seen(Vec<(u64, u64, u32)>),
     Commit,
     Compact(u64),
-    Reopen { clean: bool },
-    KeepStream { by_id: bool, direct: bool, read: usize },
+    Reopen {
+        clean: bool,
+    },
+    KeepStream {
+        by_id: bool,
+        direct: bool,
+        read: usize,
+    },
     DrainStreams,
-    ResumeStream { by_id: bool, read: usize, compact: u64, reopen: Option<bool> },
-    Due { now: u64, limit: usize },
+    ResumeStream {
+        by_id: bool,
+        read: usize,
+        compact: u64,
+        reopen: Option<bool>,
+    },
+    Due {
+        now: u64,
+        limit: usize,
+    },
     /// Keeps the next generation, so many numbers on.
-    KeepGeneration { step: u64 },
+    KeepGeneration {
+        step: u64,
+    },
     /// These choose one of those kept.
-    DropGeneration { which: usize },
-    RollBack { which: usize },
-    HoldSnapshot { which: Option<usize> },
+    DropGeneration {
+        which: usize,
+    },
+    RollBack {
+        which: usize,
+    },
+    HoldSnapshot {
+        which: Option<usize>,
+    },
 }
 
 /// Generations kept at most.

@@ -216,10 +216,7 @@ pub(super) fn load(
 pub(super) fn verify(disk: &dyn Disk, dir: &Path) -> Vec<Result<()>> {
     let Ok(Some(manifest)) = Manifest::read(disk, dir) else { return Vec::new() }; // reported elsewhere
     let check = |entry: &GenerationEntry| {
-        [
-            read(disk, dir, entry).map(|_| ()),
-            Deadlines::open(disk, dir, entry.deadline_file).map(|_| ()),
-        ]
+        [read(disk, dir, entry).map(|_| ()), Deadlines::open(disk, dir, entry.deadline_file).map(|_| ())]
     };
     manifest.generations.iter().flat_map(check).collect()
 }
@@ -232,7 +229,8 @@ pub(super) fn reconstruct(
     names: &[String],
     manifest: &Manifest,
 ) -> Vec<GenerationEntry> {
-    let mut files: Vec<u64> = names.iter().filter_map(|n| n.strip_prefix("generation-")?.parse().ok()).collect();
+    let mut files: Vec<u64> =
+        names.iter().filter_map(|n| n.strip_prefix("generation-")?.parse().ok()).collect();
     files.sort_unstable();
     let mut all: BTreeMap<u64, GenerationEntry> = BTreeMap::new();
     for file in files {
@@ -250,7 +248,9 @@ pub(super) fn reconstruct(
 impl View {
     /// The oldest generation that has this part's segment: what is alive in any state is alive in it.
     pub(super) fn holder(&self, part: &Part) -> Option<&Arc<Generation>> {
-        self.generations.iter().find(|g| g.end >= part.end_ordinal && part.end_ordinal > part.segment.first_ordinal)
+        self.generations
+            .iter()
+            .find(|g| g.end >= part.end_ordinal && part.end_ordinal > part.segment.first_ordinal)
     }
 
     /// Which records of a part nobody needs, now or in a kept generation, and the counts that go with it.

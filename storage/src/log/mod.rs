@@ -60,8 +60,8 @@ use crate::page::{Page, PageId, PageKey, RepositoryKey};
 use crate::record::{Kind, Record};
 use crate::snapshot::Snapshot;
 use crate::store::{
-    Added, Compacted, Damage, Options, Organization, PageStore, PageStream, Stats, StreamSpec,
-    Trust, Verified,
+    Added, Compacted, Damage, Options, Organization, PageStore, PageStream, Stats, StreamSpec, Trust,
+    Verified,
 };
 
 /// A batch may fill a segment up to here, however small segments are meant to be.

@@ -325,7 +325,8 @@ pub(super) fn rebuild_all(view: &mut View) -> Result<Vec<(u64, u64)>> {
         }
     }
     view.bury(dead);
-    let pages = rows.iter().filter(|(_, ordinal, row)| row.kind() == Kind::Page && !view.is_garbage(*ordinal));
+    let pages =
+        rows.iter().filter(|(_, ordinal, row)| row.kind() == Kind::Page && !view.is_garbage(*ordinal));
     let entries = pages.map(|(key, ordinal, _)| (key.id, *ordinal)).collect();
     view.runs = vec![IndexRun { run: Arc::new(Run::build(entries, 0..view.end)), file: None }];
     Ok(deadlines)

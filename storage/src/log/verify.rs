@@ -25,8 +25,10 @@ pub(super) fn verify(store: &LogStore) -> Result<Verified> {
     for generation in &view.generations {
         verify_index(&view.of_generation(generation), &mut report)?;
     }
-    let small =
-        [crate::identity::verify(&*store.disk, &store.dir), open::verify_checkpoint(&*store.disk, &store.dir)];
+    let small = [
+        crate::identity::verify(&*store.disk, &store.dir),
+        open::verify_checkpoint(&*store.disk, &store.dir),
+    ];
     for result in small.into_iter().chain(generations::verify(&*store.disk, &store.dir)) {
         note(&mut report, result)?;
     }

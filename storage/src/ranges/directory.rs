@@ -341,7 +341,12 @@ impl DirectoryFile {
     }
 
     /// Appends a commit and syncs it. `directory` is what it leads to.
-    pub(crate) fn append(&mut self, commit: &Commit, changes: &[Change], directory: &Directory) -> Result<()> {
+    pub(crate) fn append(
+        &mut self,
+        commit: &Commit,
+        changes: &[Change],
+        directory: &Directory,
+    ) -> Result<()> {
         if self.end > 4 * self.whole + (1 << 20) {
             *self = DirectoryFile::replace(&self.disk, &self.dir, directory, commit)?;
             return Ok(());

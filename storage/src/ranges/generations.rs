@@ -72,7 +72,8 @@ pub(super) fn remove_strangers(disk: &dyn Disk, dir: &Path, kept: &[u64]) -> Res
 /// Reads the file of a generation.
 pub(super) fn read(disk: &dyn Disk, dir: &Path, number: u64) -> Result<Kept> {
     let path = path(dir, number);
-    let damaged = |what: String| StorageError::corrupt(&path, 0, format!("generation {number} is lost: {what}"));
+    let damaged =
+        |what: String| StorageError::corrupt(&path, 0, format!("generation {number} is lost: {what}"));
     let bytes = disk::read_file(disk, &path).map_err(|e| match e.kind() {
         std::io::ErrorKind::NotFound => damaged("the file is missing".into()),
         _ => StorageError::io("read", &path, e),
@@ -357,7 +358,11 @@ mod tests {
     fn directory(starts: &[(u64, u32)]) -> Directory {
         let entry = |&(first_id, slot)| Entry { extent: Extent { slot, slots: 1 }, ..Entry::empty(first_id) };
         let mut directory = Directory::new();
-        directory.apply(&Change { first_id: 0, last_id: u64::MAX, entries: starts.iter().map(entry).collect() });
+        directory.apply(&Change {
+            first_id: 0,
+            last_id: u64::MAX,
+            entries: starts.iter().map(entry).collect(),
+        });
         directory
     }
 

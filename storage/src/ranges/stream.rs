@@ -6,13 +6,13 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use bytes::Bytes;
 
+use super::View;
 use super::directory::{Entry, Extent};
 use super::flush::with_pending;
 use super::leaf;
 use super::pending::Item;
 use super::slots::{Lease, Slots};
 use super::snapshot::RangeSnapshot;
-use super::View;
 use crate::disk::DiskFile;
 use crate::error::{Result, StorageError};
 use crate::page::{PageId, PageKey};

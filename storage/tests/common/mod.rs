@@ -431,12 +431,12 @@ pub(crate) type Generations = BTreeMap<u64, State>;
 pub(crate) fn snapshot_shows(snapshot: &dyn Snapshot, expected: &State) -> Check {
     let mut stream = snapshot.stream(&StreamSpec::default()).map_err(say("stream of a snapshot"))?;
     let records = drain(&mut *stream)?;
-    let streamed: BTreeMap<PageKey, &[u8]> = records.iter().map(|r| (r.get().key(), &r.bytes()[..])).collect();
-    let wanted: BTreeMap<PageKey, &[u8]> = expected.iter().map(|(k, e)| (*k, &e.record.bytes()[..])).collect();
+    let streamed: BTreeMap<PageKey, &[u8]> =
+        records.iter().map(|r| (r.get().key(), &r.bytes()[..])).collect();
+    let wanted: BTreeMap<PageKey, &[u8]> =
+        expected.iter().map(|(k, e)| (*k, &e.record.bytes()[..])).collect();
     ensure(records.len() == streamed.len(), || "a snapshot streams a page twice".into())?;
-    ensure(streamed == wanted, || {
-        format!("a snapshot streams {:?}, expected {expected:?}", records)
-    })?;
+    ensure(streamed == wanted, || format!("a snapshot streams {:?}, expected {expected:?}", records))?;
     let keys = snapshot.keys().map_err(say("keys of a snapshot"))?;
     ensure(keys.iter().eq(expected.keys()), || format!("a snapshot has keys {keys:?}"))?;
     for ((key, many), entry) in keys.iter().zip(snapshot.lookup_many(&keys)).zip(expected.values()) {
@@ -485,9 +485,7 @@ fn list_all(snapshot: &dyn Snapshot, first: PageId, last: PageId) -> Check<Vec<L
 /// Whether a store keeps exactly these generations, each with exactly its pages.
 pub(crate) fn keeps(store: &dyn PageStore, expected: &Generations) -> Check {
     let kept = store.generations();
-    ensure(kept.iter().eq(expected.keys()), || {
-        format!("kept are {kept:?}, expected {:?}", expected.keys())
-    })?;
+    ensure(kept.iter().eq(expected.keys()), || format!("kept are {kept:?}, expected {:?}", expected.keys()))?;
     for (&number, state) in expected {
         let snapshot = store.generation(number).map_err(say("generation"))?;
         let snapshot = snapshot.ok_or_else(|| format!("generation {number} is not there"))?;
