@@ -165,6 +165,39 @@ pub enum StorageError {
         what: String,
     },
 
+    /// A generation is a committed state, and something is staged.
+    #[error("{} has something staged; commit it, then keep the generation", path.display())]
+    Staged {
+        /// The store's folder.
+        path: PathBuf,
+    },
+
+    /// A generation that is not kept.
+    #[error("generation {number} is not kept in {}; kept are {kept:?}", path.display())]
+    UnknownGeneration {
+        /// The store's folder.
+        path: PathBuf,
+        /// The generation asked for.
+        number: u64,
+        /// Those there are.
+        kept: Vec<u64>,
+    },
+
+    /// A generation whose number is not above those kept before.
+    #[error(
+        "generation {number} cannot be kept in {} after generation {last}: numbers ascend, and a kept generation \
+         never changes",
+        path.display()
+    )]
+    GenerationOrder {
+        /// The store's folder.
+        path: PathBuf,
+        /// The generation to be kept.
+        number: u64,
+        /// The last one kept.
+        last: u64,
+    },
+
     /// An earlier sync failed, so nobody knows what the disk holds. Reads go on; writes need a reopen.
     #[error("{} takes no more writes: an earlier sync failed ({why}); reopen the store, what was acknowledged is there", path.display())]
     Poisoned {

@@ -81,12 +81,13 @@ pub fn catalog_trailer(data: &[u8]) {
     }
 }
 
-/// Bytes as a manifest, as dead bitmaps, and as a frame of a directory.
+/// Bytes as a manifest, as dead bitmaps, as a kept generation, and as a frame of a directory.
 pub fn manifest(data: &[u8]) {
     if let Ok(manifest) = log::manifest::Manifest::decode(data) {
         assert_eq!(log::manifest::Manifest::decode(&manifest.encode()), Ok(manifest));
     }
     let _ = log::manifest::decode_dead(data);
+    let _ = log::generations::Generation::decode(data);
     let _ = ranges::directory::decode_frame(data);
 }
 

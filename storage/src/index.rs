@@ -104,6 +104,11 @@ impl Run {
         Run { slot_bits, slots, entries, ordinals }
     }
 
+    /// The ordinals it is about.
+    pub(crate) fn ordinals(&self) -> &Range<u64> {
+        &self.ordinals
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.entries.len()
     }
@@ -122,9 +127,21 @@ impl Run {
 
     /// All entries as (top 40 bits of the id, ordinal), sorted.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.iter_from_slot(0)
+    }
+
+    /// As `iter`, from the first entry that may be of `id` or of a higher one.
+    pub(crate) fn iter_from(&self, id: PageId) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let prefix = prefix_of(id);
+        let all = self.iter_from_slot((prefix >> (40 - self.slot_bits)) as usize);
+        all.skip_while(move |(other, _)| *other < prefix)
+    }
+
+    fn iter_from_slot(&self, first: usize) -> impl Iterator<Item = (u64, u64)> + '_ {
         let shift = 40 - self.slot_bits;
-        let mut slot = 0;
-        self.entries.iter().enumerate().map(move |(at, &entry)| {
+        let mut slot = first;
+        let skip = self.slots[first] as usize;
+        self.entries.iter().enumerate().skip(skip).map(move |(at, &entry)| {
             while self.slots[slot + 1] as usize <= at {
                 slot += 1;
             }
@@ -245,6 +262,10 @@ mod tests {
         }
         let sorted: Vec<_> = merged.iter().collect();
         assert!(sorted.is_sorted());
+        for from in [0, 1, 7 << 40, u64::MAX / 2, id(5).0, u64::MAX] {
+            let rest = sorted.iter().copied().filter(|(prefix, _)| *prefix >= from >> 24);
+            assert!(merged.iter_from(PageId(from)).eq(rest), "from {from:x}");
+        }
     }
 
     #[test]

@@ -49,6 +49,7 @@ mod packer;
 mod page;
 mod ranges;
 mod record;
+mod snapshot;
 mod store;
 pub mod url;
 
@@ -62,6 +63,7 @@ pub use page::{Page, PageId, PageKey, RepositoryKey, Version};
 pub use record::{
     FIELD_BYTES_MAX, Kind, RECORD_BYTES_MIN, Record, RecordError, RecordRef, crc64, record_len,
 };
+pub use snapshot::{Listed, Snapshot};
 pub use store::{
     Access, Added, Compacted, Cursor, Damage, Options, Order, Organization, PageStore, PageStream, Stats,
     StreamSpec, Trust, Verified,

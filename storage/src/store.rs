@@ -10,17 +10,20 @@
 //! 4. A damaged record is an error naming file and offset, never a page; the records around it stay readable.
 //! 5. An `add` that refuses a page stages nothing of its batch. A failed write drops everything staged since the last
 //!    commit, and that commit says so; the store goes on. A failed sync ends writing until the store is reopened.
+//! 6. A kept generation shows exactly the pages the store had when it was kept, whatever is added, deleted, compacted or
+//!    rolled back later, across restarts and crashes, until it is dropped.
 
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use crate::codec::{Compression, Dictionaries};
 use crate::error::{Result, StorageError};
 use crate::expiry::{Due, Seen};
 use crate::page::{Page, PageId, PageKey, RepositoryKey};
 use crate::record::Record;
-use crate::url;
+use crate::snapshot::{self, Snapshot};
 
 /// How a store lays its pages out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -400,9 +403,7 @@ pub trait PageStore: Send + Sync {
     /// # Errors
     /// When `url` is none, or the record is damaged or cannot be read.
     fn lookup_url(&self, url: &str) -> Result<Option<Record>> {
-        let canonical = url::canonical(url)?;
-        let found = self.lookup(self.repository_key().key_of_canonical(&canonical), Trust::Verify)?;
-        Ok(found.filter(|r| url::canonical(r.get().url()).is_ok_and(|c| c == canonical)))
+        snapshot::lookup_url(self.repository_key(), url, |key| self.lookup(key, Trust::Verify))
     }
 
     /// Streams all visible pages.
@@ -461,6 +462,42 @@ pub trait PageStore: Send + Sync {
         let keys: Vec<PageKey> = list.iter().map(|due| due.key).filter(|key| still.contains(key)).collect();
         self.delete(&keys)
     }
+
+    /// The committed state as of now. Cheap; lasts as long as it is held.
+    fn snapshot(&self) -> Arc<dyn Snapshot>;
+
+    /// Keeps the committed state durably as generation `number`. Its cost follows what changed since the last one, not
+    /// what the store holds (but for a bit a page). Keeping a generation again is no error while the store is still in
+    /// its state.
+    ///
+    /// # Errors
+    /// When something is staged, when `number` is not above every generation kept, or when the disk fails: then it may or
+    /// may not be kept, and keeping it again is safe.
+    fn keep_generation(&self, number: u64) -> Result<()>;
+
+    /// The generations kept, ascending.
+    fn generations(&self) -> Vec<u64>;
+
+    /// The pages of a kept generation; `None` when it is not kept.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    fn generation(&self, number: u64) -> Result<Option<Arc<dyn Snapshot>>>;
+
+    /// Lets a generation go; returns whether it was kept. What only it needed is garbage from now on, once the snapshots
+    /// of it that are in use are dropped.
+    ///
+    /// # Errors
+    /// When the disk fails; then it may still be kept.
+    fn drop_generation(&self, number: u64) -> Result<bool>;
+
+    /// Makes the store's state that of a kept generation again, durably: what was committed after it is gone, what is
+    /// staged too, and so are the generations kept after it. A crash leaves the state before or that generation's.
+    ///
+    /// # Errors
+    /// When `number` is not kept. When the disk fails: then the state is the one before, and unless the disk was just
+    /// full, the store takes no more writes until it is reopened, which shows the one or the other.
+    fn roll_back(&self, number: u64) -> Result<()>;
 
     /// Commits, leaves everything tidy for a fast open, and refuses writes from now on. Dropping a store without
     /// it loses nothing that was committed.

@@ -11,8 +11,9 @@ mod common;
 use std::sync::Arc;
 
 use common::{
-    Check, Entry, Mint, Model, OwnedPage, Random, State, Step, created, drain, ensure, open_sim,
-    organizations, read_state, run_step, say, shows, small_options, strong, url, weak,
+    Check, Entry, Generations, Mint, Model, OwnedPage, Random, State, Step, created, drain, ensure, keeps,
+    open_sim, organizations, read_state, run_step, say, shows, small_options, snapshot_shows, strong, url,
+    weak,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -20,7 +21,7 @@ use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRu
 use webbase_storage::disk::SimDisk;
 use webbase_storage::{
     Access, Compression, Cursor, Options, Order, Organization, PageKey, PageStore, PageStream, Record,
-    RepositoryKey, Seen, StreamSpec, Trust,
+    RepositoryKey, Seen, Snapshot, StorageError, StreamSpec, Trust,
 };
 
 /// Pages the operations are about.
@@ -61,12 +62,43 @@ enum Op {
     Seen(Vec<(u64, u64, u32)>),
     Commit,
     Compact(u64),
-    Reopen { clean: bool },
-    KeepStream { by_id: bool, direct: bool, read: usize },
+    Reopen {
+        clean: bool,
+    },
+    KeepStream {
+        by_id: bool,
+        direct: bool,
+        read: usize,
+    },
     DrainStreams,
-    ResumeStream { by_id: bool, read: usize, compact: u64, reopen: Option<bool> },
-    Due { now: u64, limit: usize },
+    ResumeStream {
+        by_id: bool,
+        read: usize,
+        compact: u64,
+        reopen: Option<bool>,
+    },
+    Due {
+        now: u64,
+        limit: usize,
+    },
+    /// Keeps the next generation, so many numbers on.
+    KeepGeneration {
+        step: u64,
+    },
+    /// These choose one of those kept.
+    DropGeneration {
+        which: usize,
+    },
+    RollBack {
+        which: usize,
+    },
+    HoldSnapshot {
+        which: Option<usize>,
+    },
 }
+
+/// Generations kept at most.
+const KEPT_MAX: usize = 3;
 
 fn specs() -> impl Strategy<Value = Vec<Spec>> {
     let bytes = prop_oneof![
@@ -103,6 +135,10 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         2 => (any::<bool>(), 0_usize..12, budget, any::<Option<bool>>())
             .prop_map(|(by_id, read, compact, reopen)| Op::ResumeStream { by_id, read, compact, reopen }),
         2 => (0_u64..20, 0_usize..8).prop_map(|(now, limit)| Op::Due { now, limit }),
+        3 => (1_u64..3).prop_map(|step| Op::KeepGeneration { step }),
+        2 => (0_usize..8).prop_map(|which| Op::DropGeneration { which }),
+        2 => (0_usize..8).prop_map(|which| Op::RollBack { which }),
+        1 => any::<Option<usize>>().prop_map(|which| Op::HoldSnapshot { which }),
     ];
     vec(op, 1..40)
 }
@@ -139,6 +175,8 @@ struct Test {
     model: Model,
     kept: Vec<Kept>,
     keys: Vec<PageKey>,
+    generations: Generations,
+    held: Vec<(Arc<dyn Snapshot>, State)>,
 }
 
 impl Test {
@@ -147,7 +185,18 @@ impl Test {
         let mint = Mint::new(key, &options);
         let store = Some(open_sim(&disk, &options).unwrap());
         let keys = (0..PAGES).map(|n| mint.key(n)).collect();
-        Test { organization, options, disk, mint, store, model: Model::default(), kept: Vec::new(), keys }
+        Test {
+            organization,
+            options,
+            disk,
+            mint,
+            store,
+            model: Model::default(),
+            kept: Vec::new(),
+            keys,
+            generations: Generations::new(),
+            held: Vec::new(),
+        }
     }
 
     fn store(&self) -> &dyn PageStore {
@@ -188,6 +237,60 @@ impl Test {
                 let expected = self.model.due(now * 1000, *limit);
                 ensure(found == expected, || format!("due are {found:?}, expected {expected:?}"))
             }
+            Op::KeepGeneration { step } => self.keep_generation(*step),
+            Op::DropGeneration { which } => {
+                let Some(number) = self.choose(*which) else { return Ok(()) };
+                self.generations.remove(&number);
+                let there = self.store().drop_generation(number).map_err(say("drop"))?;
+                let again = self.store().drop_generation(number).map_err(say("drop"))?;
+                ensure(there && !again, || format!("dropping {number} says {there}, then {again}"))
+            }
+            Op::RollBack { which } => {
+                let Some(number) = self.choose(*which) else { return Ok(()) };
+                self.store().roll_back(number).map_err(say("roll back"))?;
+                self.model = Model::of(self.generations[&number].clone());
+                self.generations.retain(|&n, _| n <= number);
+                self.store().keep_generation(number).map_err(say("keep what was rolled back to"))
+            }
+            Op::HoldSnapshot { which } => {
+                let held = match which.and_then(|which| self.choose(which)) {
+                    Some(number) => {
+                        let found = self.store().generation(number).map_err(say("generation"))?;
+                        (found.ok_or("the generation is gone")?, self.generations[&number].clone())
+                    }
+                    None => (self.store().snapshot(), self.model.visible.clone()),
+                };
+                self.held.push(held);
+                Ok(())
+            }
+        }
+    }
+
+    fn choose(&self, which: usize) -> Option<u64> {
+        self.generations.keys().nth(which % self.generations.len().max(1)).copied()
+    }
+
+    fn keep_generation(&mut self, step: u64) -> Check {
+        if self.generations.len() == KEPT_MAX {
+            let oldest = self.generations.pop_first().map_or(0, |(number, _)| number);
+            self.store().drop_generation(oldest).map_err(say("drop"))?;
+        }
+        let number = self.generations.keys().next_back().copied().unwrap_or(4) + step;
+        match self.store().keep_generation(number) {
+            Err(StorageError::Staged { .. }) => {
+                self.step(&Step::Commit)?;
+                self.store().keep_generation(number).map_err(say("keep"))?;
+            }
+            kept => {
+                kept.map_err(say("keep"))?;
+                ensure(self.model.visible == self.model.staged, || "kept with something staged".into())?;
+            }
+        }
+        self.generations.insert(number, self.model.visible.clone());
+        self.store().keep_generation(number).map_err(say("keep again"))?;
+        match self.store().keep_generation(number - 1) {
+            Err(StorageError::GenerationOrder { .. }) => Ok(()),
+            other => Err(format!("keeping an earlier number gives {other:?}")),
         }
     }
 
@@ -251,6 +354,9 @@ impl Test {
         for mut kept in std::mem::take(&mut self.kept) {
             kept.read(usize::MAX)?;
             ensure(kept.rest.is_empty(), || format!("the kept stream ends without {:?}", kept.rest))?;
+        }
+        for (snapshot, state) in std::mem::take(&mut self.held) {
+            snapshot_shows(&*snapshot, &state).map_err(|e| format!("held: {e}"))?;
         }
         Ok(())
     }
@@ -320,6 +426,8 @@ fn run_list(organization: Organization, key: RepositoryKey, options: &Options, o
             test.model.observe(found).map_err(at)?;
         }
         shows(test.store(), &test.model.visible, &test.keys).map_err(at)?;
+        snapshot_shows(&*test.store().snapshot(), &test.model.visible).map_err(at)?;
+        keeps(test.store(), &test.generations).map_err(at)?;
     }
     let verified = test.store().verify().map_err(say("verify"))?;
     ensure(verified.damage.is_empty(), || format!("verify finds {:?}", verified.damage))

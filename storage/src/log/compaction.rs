@@ -8,11 +8,14 @@
 //!    segments would bring the page back. Each segment knows the log's end up to which it is *clean*: when it was
 //!    compacted, no record in it was dead. A tombstone goes when all segments before it are clean beyond it.
 //! 4. "Seen" entries go: the checkpoint has their deadlines.
-//! 5. A damaged record is copied as it is, still damaged, still reported. Only `repair` leaves it out.
+//! 5. What a kept generation needs is as good as alive (generations.rs): it is copied, and the copy is clean only up to
+//!    the end of the oldest generation that has it.
+//! 6. A damaged record is copied as it is, still damaged, still reported. Only `repair` leaves it out.
 
 use std::sync::Arc;
 
 use super::LogStore;
+use super::generations::Layer;
 use super::manifest::Counts;
 use super::segment::{RECORDS_OFFSET, Segment};
 use super::view::{Part, View};
@@ -105,12 +108,17 @@ fn choose(store: &LogStore) -> Result<Option<Vec<u64>>> {
             continue;
         }
         let mut bytes = 0;
+        let holder = |p: &Part| view.holder(p).map(|g| g.number);
         let group: Vec<u64> = sealed
             .iter()
             .skip(i)
             .take_while(|p| {
-                bytes += p.counts.live_bytes + (p.counts.tombstones + 1) * 100;
-                joins(p) && (bytes <= store.segment_bytes() || p.segment.number == part.segment.number)
+                let counts = view.garbage(p).1;
+                bytes += counts.live_bytes + (counts.tombstones + 1) * 100;
+                // Relative ordinals have 32 bits.
+                let near = p.end_ordinal - part.segment.first_ordinal <= u64::from(u32::MAX);
+                let fits = bytes <= store.segment_bytes() && near && holder(p) == holder(part);
+                joins(p) && (fits || p.segment.number == part.segment.number)
             })
             .map(|p| p.segment.number)
             .collect();
@@ -124,9 +132,10 @@ fn choose(store: &LogStore) -> Result<Option<Vec<u64>>> {
 /// The share of a segment that compacting it would free.
 fn garbage_share(view: &View, part: &Part) -> f64 {
     let bytes = part.segment.records_end() - RECORDS_OFFSET;
-    let counts = part.counts;
+    let counts = view.garbage(part).1;
+    let last = part.end_ordinal.saturating_sub(1);
     let tombstones =
-        if tombstones_needed(view, &[part.segment.number], part.end_ordinal) { counts.tombstones } else { 0 };
+        if tombstones_needed(view, &[part.segment.number], last) { counts.tombstones } else { 0 };
     if counts.dead_pages == 0 && counts.seen == 0 && counts.tombstones == tombstones {
         return 0.0; // nothing would go, whatever the arithmetic says
     }
@@ -134,12 +143,12 @@ fn garbage_share(view: &View, part: &Part) -> f64 {
     if bytes == 0 { 0.0 } else { bytes.saturating_sub(kept) as f64 / bytes as f64 }
 }
 
-/// Whether tombstones below `ordinal` may still hold down older records outside `sources`.
+/// Whether tombstones up to `ordinal` may still hold down older records outside `sources`.
 fn tombstones_needed(view: &View, sources: &[u64], ordinal: u64) -> bool {
     view.parts.iter().any(|p| {
         p.segment.first_ordinal < ordinal
             && !sources.contains(&p.segment.number)
-            && p.clean_to < ordinal
+            && p.clean_to <= ordinal
             && p.counts.dead_pages > 0
     })
 }
@@ -153,7 +162,7 @@ impl Compaction {
         target.retire(); // until it is finished
         Ok(Compaction {
             sources,
-            clean_to: view.end,
+            clean_to: first.and_then(|p| view.holder(p)).map_or(view.end, |g| g.end),
             leave_out_damaged,
             target,
             at: (0, 0),
@@ -193,14 +202,15 @@ impl Compaction {
         let segment = &part.segment;
         let row = segment.row(position);
         let ordinal = segment.ordinal(position);
+        let needed = !view.garbage(part).0.get(position);
         let wanted = match &row {
             Ok(row) if row.is_damaged() => !self.leave_out_damaged,
             Ok(row) => match row.kind() {
-                Kind::Page => !part.dead.get(position),
+                Kind::Page => needed,
                 Kind::Tombstone => tombstones_needed(view, &self.sources, ordinal),
                 Kind::Seen => false,
             },
-            Err(StorageError::Corrupt { .. }) => !self.leave_out_damaged && !part.dead.get(position),
+            Err(StorageError::Corrupt { .. }) => !self.leave_out_damaged && needed,
             Err(_) => return row.map(|_| ()),
         };
         let Some(place) = segment.place(position).filter(|_| wanted) else { return Ok(()) };
@@ -238,6 +248,21 @@ impl Compaction {
         Ok(())
     }
 
+    /// The new part with what is dead in `before`, now that it is copied: it died since, or another state needs it.
+    fn seen_by(&self, before: &View, mut part: Part) -> Part {
+        let dead = Arc::make_mut(&mut part.dead);
+        for (position, &relative) in self.ordinals.iter().enumerate() {
+            if before.is_dead(self.target.first_ordinal + u64::from(relative)) {
+                dead.set(position);
+            }
+        }
+        for (position, (row, places)) in self.rows.iter().zip(self.offsets.windows(2)).enumerate() {
+            let len = if let [start, end] = places { end - start } else { 0 };
+            part.count(position, row, u64::from(len));
+        }
+        part
+    }
+
     /// Writes the catalog and puts the new segment in the place of its sources.
     fn finish(mut self, store: &LogStore, done: &mut Compacted) -> Result<()> {
         self.flush(done)?;
@@ -246,6 +271,7 @@ impl Compaction {
         let Some(at) = view.parts.iter().position(|p| self.sources.first() == Some(&p.segment.number)) else {
             return Err(StorageError::corrupt(&store.dir, 0, "the compacted segments are gone"));
         };
+        let generations: Vec<View> = view.generations.iter().map(|g| view.of_generation(g)).collect();
         let old: Vec<Part> = view.parts.splice(at..at + self.sources.len(), []).collect();
         let old_view = View { parts: old, ..View::default() };
         let end_ordinal = old_view.parts.last().map_or(0, |p| p.end_ordinal);
@@ -259,26 +285,24 @@ impl Compaction {
             file.sync().map_err(fail("sync a segment in"))?;
             done.written_bytes += bytes.len() as u64;
             let segment = Segment::sealed(&store.disk, file.clone(), self.target.number, false)?;
-            let clean_to = self.clean_to;
-            let mut part = Part {
+            let part = Part {
                 segment: Arc::new(segment),
                 dead: Arc::new(Bitmap::default()),
                 end_ordinal,
-                clean_to,
+                clean_to: self.clean_to,
                 counts: Counts::default(),
             };
-            let dead = Arc::make_mut(&mut part.dead);
-            for (position, &relative) in self.ordinals.iter().enumerate() {
-                if old_view.is_dead(first_ordinal + u64::from(relative)) {
-                    dead.set(position); // died after it was copied
-                }
+            for (generation, seen) in view.generations.iter_mut().zip(&generations) {
+                let layer = (generation.end >= end_ordinal)
+                    .then(|| (self.target.number, Layer::of(&self.seen_by(seen, part.clone()))));
+                Arc::make_mut(generation).replace(&self.sources, layer);
             }
-            for (position, (row, places)) in self.rows.iter().zip(self.offsets.windows(2)).enumerate() {
-                let len = if let [start, end] = places { end - start } else { 0 };
-                part.count(position, row, u64::from(len));
-            }
-            view.parts.insert(at, part);
+            view.parts.insert(at, self.seen_by(&old_view, part));
             self.target.keep();
+        } else {
+            for generation in &mut view.generations {
+                Arc::make_mut(generation).replace(&self.sources, None);
+            }
         }
         let view = store.checkpoint(view)?;
         store.view.store(Arc::new(view));

@@ -7,6 +7,7 @@
 //!  40  8  segments           then each: number 8, first ordinal 8, end ordinal 8, clean to 8,
 //!                            live pages 8, live bytes 8, dead pages 8, tombstones 8, seen entries 8
 //!         index runs 8       then each: file number 8
+//!         generations 8      then each, ascending: generation 8, file number 8, deadline file 8 (generations.rs)
 //!         CRC-64 of all the above
 //! ```
 //!
@@ -55,6 +56,16 @@ pub(crate) struct Manifest {
     pub(crate) deadline_file: u64,
     pub(crate) segments: Vec<SegmentEntry>,
     pub(crate) runs: Vec<u64>,
+    pub(crate) generations: Vec<GenerationEntry>,
+}
+
+/// One kept generation in a manifest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct GenerationEntry {
+    pub(crate) number: u64,
+    pub(crate) file: u64,
+    /// 0: none.
+    pub(crate) deadline_file: u64,
 }
 
 pub(crate) fn path(dir: &Path) -> PathBuf {
@@ -72,6 +83,8 @@ impl Manifest {
         }
         words.push(self.runs.len() as u64);
         words.extend(&self.runs);
+        words.push(self.generations.len() as u64);
+        words.extend(self.generations.iter().flat_map(|g| [g.number, g.file, g.deadline_file]));
         let mut out = MAGIC.to_vec();
         out.extend_from_slice(&crate::identity::VERSION.to_le_bytes());
         words.iter().for_each(|w| out.extend_from_slice(&w.to_le_bytes()));
@@ -101,6 +114,16 @@ impl Manifest {
         for _ in 0..next()? {
             manifest.runs.push(next()?);
         }
+        for _ in 0..next()? {
+            let entry = GenerationEntry { number: next()?, file: next()?, deadline_file: next()? };
+            if manifest.generations.last().is_some_and(|last| last.number >= entry.number) {
+                return Err("generations are not in order".into());
+            }
+            manifest.generations.push(entry);
+        }
+        if next().is_ok() || !body.len().is_multiple_of(8) {
+            return Err("manifest longer than it says".into());
+        }
         Ok(manifest)
     }
 
@@ -118,7 +141,7 @@ impl Manifest {
 }
 
 /// The bytes before a CRC-64 that holds.
-fn checked(bytes: &[u8]) -> std::result::Result<&[u8], String> {
+pub(super) fn checked(bytes: &[u8]) -> std::result::Result<&[u8], String> {
     let (body, crc) = bytes.split_last_chunk::<8>().ok_or("cut short")?;
     let (expected, found) = (crc64(body), u64::from_le_bytes(*crc));
     if expected != found {
@@ -127,7 +150,7 @@ fn checked(bytes: &[u8]) -> std::result::Result<&[u8], String> {
     Ok(body)
 }
 
-fn words(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
+pub(super) fn words(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
     bytes.as_chunks().0.iter().map(|&w| u64::from_le_bytes(w))
 }
 
@@ -169,6 +192,10 @@ mod tests {
             deadline_file: 0,
             segments: vec![segment, segment],
             runs: vec![8, 11],
+            generations: vec![
+                GenerationEntry { number: 0, file: 5, deadline_file: 0 },
+                GenerationEntry { number: 7, file: 6, deadline_file: 4 },
+            ],
         };
         let mut bytes = manifest.encode();
         assert_eq!(Manifest::decode(&bytes).unwrap(), manifest);

@@ -7,6 +7,7 @@
 //!   index-N          a run of the index (index.rs)
 //!   dead-N           who is superseded or deleted, as of the checkpoint (manifest.rs)
 //!   deadlines-N      pages seen again without change (deadlines.rs)
+//!   generation-N     a kept generation (generations.rs)
 //!   dictionary-D     a zstd dictionary, named by its digest
 //! ```
 //!
@@ -22,11 +23,13 @@
 
 mod compaction;
 mod deadlines;
+pub(crate) mod generations;
 pub(crate) mod manifest;
 mod open;
 mod ordinals;
 pub(crate) mod scan;
 pub(crate) mod segment;
+mod snapshot;
 mod stream;
 mod verify;
 mod view;
@@ -42,7 +45,7 @@ use self::compaction::Compaction;
 use self::deadlines::Deadlines;
 use self::manifest::{Counts, Manifest, SegmentEntry};
 use self::segment::{RECORDS_OFFSET, SEGMENT_BYTES_MAX, Segment};
-use self::stream::LogStream;
+use self::snapshot::LogSnapshot;
 use self::view::{How, IndexRun, Part, View, merge_runs};
 use self::writer::{Batch, Writer};
 use crate::bits::Bitmap;
@@ -56,9 +59,10 @@ use crate::index::{ORDINALS_MAX, Run};
 use crate::packer::{self, Encoded, Packer};
 use crate::page::{Page, PageId, PageKey, RepositoryKey};
 use crate::record::{Kind, Record};
+use crate::snapshot::Snapshot;
 use crate::store::{
-    Added, Compacted, Cursor, Damage, Options, Order, Organization, PageStore, PageStream, Stats, StreamSpec,
-    Trust, Verified,
+    Added, Compacted, Damage, Options, Organization, PageStore, PageStream, Stats, StreamSpec, Trust,
+    Verified,
 };
 
 /// A batch may fill a segment up to here, however small segments are meant to be.
@@ -71,7 +75,7 @@ pub(crate) struct LogStore {
     options: Options,
     packer: Packer,
     view: ArcSwap<View>,
-    cache: Option<RecordCache>,
+    cache: Option<Arc<RecordCache>>,
     writer: Mutex<Writer>,
     synced: Condvar,
     deadlines: Mutex<Deadlines>,
@@ -275,7 +279,7 @@ impl LogStore {
         writer.forget_below(batch.end_ordinal());
     }
 
-    /// Writes index runs, dead bitmaps, deadlines and manifest of `view`, and removes the files they replace. The
+    /// Writes index runs, dead bitmaps, deadlines, generations and manifest of `view`, and removes the files they replace. The
     /// caller holds the writer's lock, and `view` holds everything committed.
     fn checkpoint(&self, mut view: View) -> Result<View> {
         for index in &mut view.runs {
@@ -294,6 +298,8 @@ impl LogStore {
         disk::replace_file(&*self.disk, &self.dir.join(format!("dead-{dead_file}")), &dead)?;
         let deadline_file =
             self.deadlines.lock().save(&self.disk, &self.dir, || self.new_file(), |o| view.is_dead(o))?;
+        let generations = view.generations.iter_mut().map(|g| Arc::make_mut(g).save(self));
+        let generations = generations.collect::<Result<Vec<_>>>()?;
         let segments = view.parts.iter().map(|p| SegmentEntry {
             number: p.segment.number,
             first_ordinal: p.segment.first_ordinal,
@@ -308,6 +314,7 @@ impl LogStore {
             deadline_file,
             segments: segments.collect(),
             runs: view.runs.iter().filter_map(|r| r.file).collect(),
+            generations,
         };
         disk::replace_file(&*self.disk, &manifest::path(&self.dir), &manifest.encode())?;
         // What cannot be removed now is removed when the store is opened.
@@ -315,8 +322,12 @@ impl LogStore {
         Ok(view)
     }
 
+    fn snapshot_of(&self, view: Arc<View>) -> LogSnapshot {
+        LogSnapshot { view, key: *self.packer.repository_key(), cache: self.cache.clone() }
+    }
+
     fn how(&self, trust: Trust) -> How<'_> {
-        How { trust, cache: self.cache.as_ref(), unpack: None }
+        How { trust, cache: self.cache.as_deref(), unpack: None }
     }
 
     fn used_bytes(&self) -> u64 {
@@ -418,19 +429,7 @@ impl PageStore for LogStore {
     }
 
     fn lookup_id(&self, id: PageId, trust: Trust) -> Result<Vec<Record>> {
-        let mut found = Vec::new();
-        let mut failed = None;
-        let how = self.how(trust);
-        self.view.load().candidates(id, |part, position, ordinal| {
-            match how.read(part, position, ordinal) {
-                Ok(record) if record.get().key().id == id => found.push(record),
-                Ok(_) => {}
-                Err(_) if part.segment.row(position).is_ok_and(|row| row.key().id != id) => {}
-                Err(e) => failed = Some(e),
-            }
-            failed.is_some()
-        });
-        failed.map_or(Ok(found), Err)
+        self.view.load().read_id(id, self.how(trust))
     }
 
     fn lookup_many(&self, keys: &[PageKey]) -> Vec<Result<Option<Record>>> {
@@ -438,19 +437,7 @@ impl PageStore for LogStore {
     }
 
     fn stream(&self, spec: &StreamSpec) -> Result<Box<dyn PageStream>> {
-        if spec.order == Order::Id {
-            let hint = "stream in store order and sort, or keep the pages in a hash or hashed-log store";
-            return Err(StorageError::NoSuchOrder { organization: "log", order: "id", hint });
-        }
-        let from = match spec.from {
-            Cursor::Start => 0,
-            Cursor::Ordinal(ordinal) => ordinal,
-            Cursor::End => u64::MAX,
-            Cursor::Key(_) => {
-                return Err(StorageError::BadCursor { what: "it is of a hash or hashed-log store".into() });
-            }
-        };
-        Ok(Box::new(LogStream::new(self.view.load_full(), from, spec)))
+        snapshot::stream_of(self.view.load_full(), spec)
     }
 
     fn merge(&self, sorted: &mut dyn Iterator<Item = Result<Record>>) -> Result<Added> {
@@ -458,23 +445,14 @@ impl PageStore for LogStore {
     }
 
     fn keys(&self) -> Result<Vec<PageKey>> {
-        let view = self.view.load_full();
-        let mut keys = Vec::new();
-        for part in &view.parts {
-            let count = part.segment.position_from(part.end_ordinal);
-            let rows = part.segment.rows(count)?;
-            let living =
-                rows.iter().enumerate().filter(|(i, row)| row.kind() == Kind::Page && !part.dead.get(*i));
-            keys.extend(living.map(|(_, row)| row.key()));
-        }
-        keys.sort_unstable();
-        Ok(keys)
+        self.view.load_full().keys()
     }
 
     fn stats(&self) -> Stats {
         let view = self.view.load();
         let used_bytes = self.used_bytes();
-        let live_bytes = view.parts.iter().map(|p| p.counts.live_bytes).sum();
+        let (pages, live_bytes) = view.living();
+        let needed_bytes = view.parts.iter().map(|p| view.garbage(p).1.live_bytes).sum();
         let records: u64 = view.parts.iter().map(|p| p.segment.records_end() - RECORDS_OFFSET).sum();
         let free = self.disk.free_bytes(&self.dir).unwrap_or(0);
         Stats {
@@ -482,11 +460,11 @@ impl PageStore for LogStore {
             capacity_bytes: self.options.capacity_bytes.unwrap_or(used_bytes.saturating_add(free)),
             used_bytes,
             live_bytes,
-            dead_bytes: records.saturating_sub(live_bytes),
-            pages: view.parts.iter().map(|p| p.counts.live_pages).sum(),
+            dead_bytes: records.saturating_sub(needed_bytes),
+            pages,
             segments: view.parts.len() as u64,
             memory_bytes: view.memory_bytes() as u64,
-            cache_bytes: self.cache.as_ref().map_or(0, RecordCache::memory_bytes),
+            cache_bytes: self.cache.as_ref().map_or(0, |cache| cache.memory_bytes()),
         }
     }
 
@@ -506,6 +484,35 @@ impl PageStore for LogStore {
         let view = self.view.load_full();
         let deadlines = self.deadlines.lock().reader()?;
         deadlines::due(&view, &deadlines, now_ms, limit)
+    }
+
+    fn snapshot(&self) -> Arc<dyn Snapshot> {
+        Arc::new(self.snapshot_of(self.view.load_full()))
+    }
+
+    fn keep_generation(&self, number: u64) -> Result<()> {
+        generations::keep(self, number)
+    }
+
+    fn generations(&self) -> Vec<u64> {
+        self.view.load().generations.iter().map(|g| g.number).collect()
+    }
+
+    fn generation(&self, number: u64) -> Result<Option<Arc<dyn Snapshot>>> {
+        let view = self.view.load();
+        let found = view.generations.iter().find(|g| g.number == number);
+        Ok(found.map(|generation| {
+            let view = Arc::new(view.of_generation(generation));
+            Arc::new(self.snapshot_of(view)) as Arc<dyn Snapshot>
+        }))
+    }
+
+    fn drop_generation(&self, number: u64) -> Result<bool> {
+        generations::forget(self, number)
+    }
+
+    fn roll_back(&self, number: u64) -> Result<()> {
+        generations::roll_back(self, number)
     }
 
     fn close(&self) -> Result<()> {

@@ -9,6 +9,7 @@ use arc_swap::ArcSwap;
 use parking_lot::{Condvar, Mutex};
 
 use super::deadlines::Deadlines;
+use super::generations;
 use super::manifest::{self, Counts, Manifest, SegmentEntry};
 use super::scan::scan;
 use super::segment::{self, OpenPlaces, RECORDS_OFFSET, Segment, SegmentHeader};
@@ -58,7 +59,7 @@ impl LogStore {
             options: options.clone(),
             packer,
             view: ArcSwap::default(),
-            cache: RecordCache::new(options.cache_bytes),
+            cache: RecordCache::new(options.cache_bytes).map(Arc::new),
             // Replaced below, when the open segment is known.
             writer: Mutex::new(Writer::new(Arc::new(Segment::nowhere(&disk, dir)?), 0, 0, 0, false)),
             synced: Condvar::new(),
@@ -69,6 +70,7 @@ impl LogStore {
             _lock: lock,
         };
         let (mut view, last) = store.open_segments(&manifest, &mut found, &mut rebuild)?;
+        view.generations = generations::load(&*disk, dir, &manifest, &view, &mut found)?;
         if !rebuild {
             match load_checkpoint(&*disk, dir, &manifest, &mut view) {
                 Err(StorageError::Corrupt { path, offset, what }) => {
@@ -280,7 +282,15 @@ fn replay(view: &mut View, from: u64) -> Result<Vec<(u64, u64)>> {
     Ok(batch.deadlines)
 }
 
-/// Makes index, bitmaps and counts anew from all rows: of the records of a page the last one holds.
+/// The deadlines of a view as far as the log still says them.
+pub(super) fn deadlines_in_log(view: &View) -> Result<Deadlines> {
+    let mut deadlines = Deadlines::default();
+    deadlines.set(&rebuild_all(&mut view.clone())?);
+    Ok(deadlines)
+}
+
+/// Makes index, bitmaps and counts anew from all rows: of the records of a page the last one holds. The index has also
+/// what only kept generations need.
 pub(super) fn rebuild_all(view: &mut View) -> Result<Vec<(u64, u64)>> {
     let mut rows: Vec<(PageKey, u64, Row)> = Vec::new();
     for part in &view.parts {
@@ -293,7 +303,7 @@ pub(super) fn rebuild_all(view: &mut View) -> Result<Vec<(u64, u64)>> {
         );
     }
     rows.sort_unstable_by_key(|(key, ordinal, _)| (*key, *ordinal));
-    let (mut entries, mut dead, mut deadlines) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut dead, mut deadlines) = (Vec::new(), Vec::new());
     for same_page in rows.chunk_by(|a, b| a.0 == b.0) {
         let mut living = None;
         for (_, ordinal, row) in same_page {
@@ -307,7 +317,6 @@ pub(super) fn rebuild_all(view: &mut View) -> Result<Vec<(u64, u64)>> {
                 }
             }
         }
-        entries.extend(living.zip(same_page.first()).map(|(ordinal, (key, ..))| (key.id, ordinal)));
     }
     for part in &mut view.parts {
         (part.counts, part.dead) = (Counts::default(), Arc::default());
@@ -318,6 +327,9 @@ pub(super) fn rebuild_all(view: &mut View) -> Result<Vec<(u64, u64)>> {
         }
     }
     view.bury(dead);
+    let pages =
+        rows.iter().filter(|(_, ordinal, row)| row.kind() == Kind::Page && !view.is_garbage(*ordinal));
+    let entries = pages.map(|(key, ordinal, _)| (key.id, *ordinal)).collect();
     view.runs = vec![IndexRun { run: Arc::new(Run::build(entries, 0..view.end)), file: None }];
     Ok(deadlines)
 }
@@ -371,7 +383,9 @@ fn reconstruct(disk: &dyn Disk, dir: &Path) -> Result<Manifest> {
         let what = "neither a manifest nor a segment can be read".into();
         return Err(StorageError::NotAStore { path: dir.to_path_buf(), what });
     }
-    Ok(Manifest { next_file, segments, ..Manifest::default() })
+    let mut manifest = Manifest { next_file, segments, ..Manifest::default() };
+    manifest.generations = generations::reconstruct(disk, dir, &names, &manifest);
+    Ok(manifest)
 }
 
 /// Removes files that the manifest does not name. Segments only when the store is being opened: later, readers and
@@ -391,7 +405,11 @@ pub(super) fn remove_strangers(
             Some("segment") => !opening || manifest.segments.iter().any(|s| Some(s.number) == number),
             Some("index") => named(number, &manifest.runs),
             Some("dead") => named(number, &[manifest.dead_file]),
-            Some("deadlines") => named(number, &[manifest.deadline_file]),
+            Some("deadlines") => {
+                named(number, &[manifest.deadline_file])
+                    || manifest.generations.iter().any(|g| Some(g.deadline_file) == number)
+            }
+            Some("generation") => manifest.generations.iter().any(|g| Some(g.file) == number),
             _ => true,
         };
         if !keep {

@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use super::LogStore;
 use super::compaction;
-use super::deadlines::Deadlines;
+use super::generations;
 use super::open;
 use super::segment::{self, SegmentHeader};
 use super::view::{Part, View};
+use crate::catalog::Row;
 use crate::disk::{ReadAhead, Through};
 use crate::error::{Result, StorageError};
 use crate::record::{Kind, RecordRef};
@@ -21,9 +22,14 @@ pub(super) fn verify(store: &LogStore) -> Result<Verified> {
     for part in &view.parts {
         verify_part(&view, part, &mut report)?;
     }
-    for result in
-        [crate::identity::verify(&*store.disk, &store.dir), open::verify_checkpoint(&*store.disk, &store.dir)]
-    {
+    for generation in &view.generations {
+        verify_index(&view.of_generation(generation), &mut report)?;
+    }
+    let small = [
+        crate::identity::verify(&*store.disk, &store.dir),
+        open::verify_checkpoint(&*store.disk, &store.dir),
+    ];
+    for result in small.into_iter().chain(generations::verify(&*store.disk, &store.dir)) {
         note(&mut report, result)?;
     }
     report
@@ -69,17 +75,38 @@ fn verify_part(view: &View, part: &Part, report: &mut Verified) -> Result<()> {
             Err(what) => report.damage.push(Damage { path, offset: place.start, what, key }),
             Ok(()) => report.good_records += 1,
         }
-        if let Some(row) = row.filter(|r| r.kind() == Kind::Page && !part.dead.get(position)) {
-            let ordinal = segment.ordinal(position);
-            let found = view.find(row.key()).ok().flatten().map(|(ordinal, _)| ordinal);
-            if found != Some(ordinal) {
-                let what = format!("the index has {found:?} for ordinal {ordinal}");
-                let path = segment.path().to_path_buf();
-                report.damage.push(Damage { path, offset: place.start, what, key });
+        if let Some(row) = row {
+            verify_found(view, part, position, &row, report);
+        }
+    }
+    Ok(())
+}
+
+/// Checks that the index finds every living page of a generation; its records are those of all segments.
+fn verify_index(view: &View, report: &mut Verified) -> Result<()> {
+    for part in &view.parts {
+        for position in 0..part.segment.position_from(part.end_ordinal) {
+            match part.segment.row(position) {
+                Err(StorageError::Corrupt { .. }) => {}
+                row => verify_found(view, part, position, &row?, report),
             }
         }
     }
     Ok(())
+}
+
+fn verify_found(view: &View, part: &Part, position: usize, row: &Row, report: &mut Verified) {
+    if row.kind() != Kind::Page || part.dead.get(position) {
+        return;
+    }
+    let ordinal = part.segment.ordinal(position);
+    let found = view.find(row.key()).ok().flatten().map(|(ordinal, _)| ordinal);
+    if found != Some(ordinal) {
+        let what = format!("the index has {found:?} for ordinal {ordinal}");
+        let (path, key) = (part.segment.path().to_path_buf(), Some(row.key()));
+        let offset = part.segment.place(position).map_or(0, |p| p.start);
+        report.damage.push(Damage { path, offset, what, key });
+    }
 }
 
 fn note(report: &mut Verified, result: Result<()>) -> Result<()> {
@@ -113,14 +140,13 @@ pub(super) fn repair(store: &LogStore) -> Result<Verified> {
     let lost = matches!(open::verify_checkpoint(&*store.disk, &store.dir), Err(StorageError::Corrupt { path, .. })
         if path.file_name().is_some_and(|n| n.to_string_lossy().starts_with("deadlines-")));
     if lost {
-        let mut deadlines = Deadlines::default();
-        deadlines.set(&open::rebuild_all(&mut View::clone(&store.view.load()))?);
-        *store.deadlines.lock() = deadlines;
+        *store.deadlines.lock() = open::deadlines_in_log(&store.view.load())?;
     }
     crate::identity::rewrite(&*store.disk, &store.dir, store.packer.repository_key(), Organization::Log, 0)?;
     let _writer = store.writer.lock();
     let mut view = View::clone(&store.view.load());
     view.runs.iter_mut().for_each(|run| run.file = None);
+    generations::mend(store, &mut view)?;
     store.view.store(Arc::new(store.checkpoint(view)?));
     store.found.lock().clear();
     Ok(report)

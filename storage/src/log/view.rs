@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use super::generations::Generation;
 use super::manifest::Counts;
 use super::segment::Segment;
 use crate::bits::Bitmap;
@@ -124,13 +125,15 @@ pub(crate) struct View {
     pub(crate) runs: Vec<IndexRun>,
     /// The next ordinal.
     pub(crate) end: u64,
+    /// The generations kept, ascending.
+    pub(crate) generations: Vec<Arc<Generation>>,
 }
 
 impl View {
     /// Where the record with this ordinal is, if it is still there.
     pub(crate) fn locate(&self, ordinal: u64) -> Option<Place> {
         let part = self.parts.partition_point(|p| p.segment.first_ordinal <= ordinal).checked_sub(1)?;
-        let position = self.parts.get(part)?.segment.position(ordinal)?;
+        let position = self.parts.get(part).filter(|p| ordinal < p.end_ordinal)?.segment.position(ordinal)?;
         Some(Place { part, position })
     }
 
@@ -210,7 +213,8 @@ impl View {
     pub(crate) fn memory_bytes(&self) -> usize {
         let parts = self.parts.iter().map(|p| p.segment.memory_bytes() + p.dead.memory_bytes());
         let runs = self.runs.iter().map(|r| r.run.memory_bytes());
-        parts.sum::<usize>() + runs.sum::<usize>()
+        let generations = self.generations.iter().map(|g| g.memory_bytes());
+        parts.sum::<usize>() + runs.sum::<usize>() + generations.sum::<usize>()
     }
 }
 
@@ -221,7 +225,7 @@ pub(crate) fn merge_runs(view: &mut View) {
         if before.run.len() > 4 * last.run.len() {
             break;
         }
-        let merged = Run::merge(&[&before.run, &last.run], |ordinal| view.is_dead(ordinal));
+        let merged = Run::merge(&[&before.run, &last.run], |ordinal| view.is_garbage(ordinal));
         view.runs.truncate(view.runs.len() - 2);
         view.runs.push(IndexRun { run: Arc::new(merged), file: None });
     }

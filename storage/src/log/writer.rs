@@ -215,6 +215,15 @@ impl Writer {
         }
     }
 
+    /// Forgets everything staged, of which nothing is being synced, and goes on in a new, empty segment.
+    pub(crate) fn restart(&mut self, open: Arc<Segment>, start: u64) {
+        self.appender = None; // ends what is being written
+        self.batch = Batch::default();
+        self.staged.clear();
+        self.dropped = None;
+        self.roll(open, start);
+    }
+
     /// Goes on in a new, empty segment.
     pub(crate) fn roll(&mut self, open: Arc<Segment>, start: u64) {
         self.batch.first_ordinal = open.first_ordinal;

@@ -3,7 +3,8 @@
 //! ```text
 //!   directory:  4096 bytes of head (magic "WBDR" 4, version 4, zero 24, durable marks as in mark.rs), then frames
 //!   frame:      magic "WBDF" 4, length of the rest without CRC 4, sequence 8, first journal still needed 8,
-//!               next leaf sequence 8, changes 8, changes, CRC-64 of the frame 8
+//!               next leaf sequence 8, sequence of the last frame that changed pages 8,
+//!               generations kept 8, each 8, ascending; changes 8, changes, CRC-64 of the frame 8
 //!   change:     first id 8, last id 8, leaves 8, then each leaf:
 //!               first id 8, slot 4, slots 4, used bytes 4, live bytes 4, pages 4, zero 4, earliest deadline 8
 //! ```
@@ -139,22 +140,37 @@ impl Directory {
 }
 
 /// What a frame says beside its changes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub(crate) struct Commit {
     pub(crate) sequence: u64,
     /// Journals before this one are in the leaves.
     pub(crate) journal: u64,
     /// The sequence of the next leaf written.
     pub(crate) next_leaf: u64,
+    /// The sequence of the last commit that changed pages; the ones since moved them at most.
+    pub(crate) content: u64,
+    /// The generations kept, ascending.
+    pub(crate) generations: Vec<u64>,
 }
 
-fn encode_frame(commit: Commit, changes: &[Change]) -> Vec<u8> {
+/// A whole directory as one frame.
+pub(crate) fn encode_whole(commit: &Commit, directory: &Directory) -> Vec<u8> {
+    let entries = directory.iter().cloned().collect();
+    encode_frame(commit, &[Change { first_id: 0, last_id: u64::MAX, entries }])
+}
+
+fn encode_frame(commit: &Commit, changes: &[Change]) -> Vec<u8> {
     let mut out = FRAME_MAGIC.to_vec();
     out.extend_from_slice(&[0; 4]);
     let word = |out: &mut Vec<u8>, word: u64| out.extend_from_slice(&word.to_le_bytes());
-    for w in [commit.sequence, commit.journal, commit.next_leaf, changes.len() as u64] {
+    let kept = commit.generations.len() as u64;
+    for w in [commit.sequence, commit.journal, commit.next_leaf, commit.content, kept] {
         word(&mut out, w);
     }
+    for &number in &commit.generations {
+        word(&mut out, number);
+    }
+    word(&mut out, changes.len() as u64);
     for change in changes {
         for w in [change.first_id, change.last_id, change.entries.len() as u64] {
             word(&mut out, w);
@@ -194,7 +210,15 @@ pub(crate) fn decode_frame(bytes: &[u8]) -> std::result::Result<(Commit, Vec<Cha
         rest = tail;
         Ok::<u64, String>(u64::from_le_bytes(*head))
     };
-    let commit = Commit { sequence: word()?, journal: word()?, next_leaf: word()? };
+    let (sequence, journal, next_leaf, content) = (word()?, word()?, word()?, word()?);
+    let mut generations = Vec::new();
+    for _ in 0..word()? {
+        generations.push(word()?);
+    }
+    if !generations.is_sorted_by(|a, b| a < b) {
+        return Err("generations are not in order".into());
+    }
+    let commit = Commit { sequence, journal, next_leaf, content, generations };
     let mut changes = Vec::new();
     for _ in 0..word()? {
         let (first_id, last_id, count) = (word()?, word()?, word()?);
@@ -212,6 +236,9 @@ pub(crate) fn decode_frame(bytes: &[u8]) -> std::result::Result<(Commit, Vec<Cha
             });
         }
         changes.push(Change { first_id, last_id, entries });
+    }
+    if !rest.is_empty() {
+        return Err("frame longer than it says".into());
     }
     Ok((commit, changes, len + 8))
 }
@@ -238,10 +265,9 @@ impl DirectoryFile {
         disk: &Arc<dyn Disk>,
         dir: &Path,
         directory: &Directory,
-        commit: Commit,
+        commit: &Commit,
     ) -> Result<DirectoryFile> {
-        let all = Change { first_id: 0, last_id: u64::MAX, entries: directory.iter().cloned().collect() };
-        let frame = encode_frame(commit, &[all]);
+        let frame = encode_whole(commit, directory);
         let end = (mark::HEAD_BYTES + frame.len()) as u64;
         let mut bytes = MAGIC.to_vec();
         bytes.extend_from_slice(&crate::identity::VERSION.to_le_bytes());
@@ -315,7 +341,12 @@ impl DirectoryFile {
     }
 
     /// Appends a commit and syncs it. `directory` is what it leads to.
-    pub(crate) fn append(&mut self, commit: Commit, changes: &[Change], directory: &Directory) -> Result<()> {
+    pub(crate) fn append(
+        &mut self,
+        commit: &Commit,
+        changes: &[Change],
+        directory: &Directory,
+    ) -> Result<()> {
         if self.end > 4 * self.whole + (1 << 20) {
             *self = DirectoryFile::replace(&self.disk, &self.dir, directory, commit)?;
             return Ok(());
@@ -374,8 +405,8 @@ mod tests {
         let mut entry = Entry::empty(7);
         (entry.extent, entry.used, entry.live_bytes, entry.pages) =
             (Extent { slot: 3, slots: 2 }, 100, 90, 4);
-        let commit = Commit { sequence: 5, journal: 6, next_leaf: 9 };
-        let mut bytes = encode_frame(commit, &[Change { first_id: 7, last_id: 9, entries: vec![entry] }]);
+        let commit = Commit { sequence: 5, journal: 6, next_leaf: 9, content: 4, generations: vec![2, 7] };
+        let mut bytes = encode_frame(&commit, &[Change { first_id: 7, last_id: 9, entries: vec![entry] }]);
         let (again, changes, len) = decode_frame(&bytes).unwrap();
         assert_eq!((again, changes.len(), len), (commit, 1, bytes.len()));
         assert_eq!(changes[0].entries[0].extent, Extent { slot: 3, slots: 2 });

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::directory::{Change, Entry, Extent};
+use super::directory::{Change, Commit, Entry, Extent};
 use super::leaf;
 use super::log_index::LogIndex;
 use super::pending::{Item, Pending};
@@ -46,7 +46,12 @@ pub(super) fn flush(
         sweep.undo();
         return Err(e);
     }
-    sweep.commit(writer, &view, true)?;
+    let changes = !pending.is_empty();
+    sweep.commit_with(writer, &view, true, |commit| {
+        if changes {
+            commit.content = commit.sequence;
+        }
+    })?;
     writer.buffered_bytes = 0;
     Ok(())
 }
@@ -55,6 +60,10 @@ impl<'a> Sweep<'a> {
     pub(super) fn new(store: &'a RangeStore, next_leaf: u64) -> Self {
         let out = SlotWriter::new(&store.slots);
         Sweep { store, out, next_leaf, changes: Vec::new(), fresh: Vec::new(), retired: Vec::new() }
+    }
+
+    pub(super) fn is_hash(&self) -> bool {
+        self.store.is_hash()
     }
 
     /// Brings sorted changes into the leaves that cover them.
@@ -268,8 +277,20 @@ impl<'a> Sweep<'a> {
         self.store.slots.give_back(self.fresh.drain(..));
     }
 
-    /// Makes the new leaves count. With `all`, the journal is in them.
-    pub(super) fn commit(mut self, writer: &mut Writer, view: &View, all: bool) -> Result<()> {
+    /// Makes the new leaves count; they hold the same pages as those they replace.
+    pub(super) fn commit(self, writer: &mut Writer, view: &View) -> Result<()> {
+        self.commit_with(writer, view, false, |_| ())
+    }
+
+    /// Makes the new leaves count. With `all`, nothing of the journal is needed any more. `note` adds what the commit
+    /// says beside its changes.
+    pub(super) fn commit_with(
+        mut self,
+        writer: &mut Writer,
+        view: &View,
+        all: bool,
+        note: impl FnOnce(&mut Commit),
+    ) -> Result<()> {
         let poison = |writer: &mut Writer, e: StorageError| {
             writer.poisoned = Some(e.to_string());
             Err(e)
@@ -279,11 +300,13 @@ impl<'a> Sweep<'a> {
         }
         let mut directory = view.directory.clone();
         self.changes.iter().for_each(|change| directory.apply(change));
-        let mut commit = writer.commit;
+        let mut commit = writer.commit.clone();
         commit.sequence += 1;
         commit.next_leaf = self.next_leaf;
         commit.journal += u64::from(all);
-        if let Err(e) = writer.directory.append(commit, &self.changes, &directory) {
+        note(&mut commit);
+        let journal = commit.journal;
+        if let Err(e) = writer.directory.append(&commit, &self.changes, &directory) {
             match e {
                 // Nothing of the frame counts: a later one is written over it.
                 StorageError::NoSpace { .. } => self.undo(),
@@ -299,7 +322,7 @@ impl<'a> Sweep<'a> {
         if all {
             writer.journal = None;
             // It is committed: what cannot be removed now is removed when the store is opened.
-            let _ = journal::remove_before(&*self.store.disk, &self.store.dir, commit.journal);
+            let _ = journal::remove_before(&*self.store.disk, &self.store.dir, journal);
         }
         Ok(())
     }

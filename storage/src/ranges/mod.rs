@@ -6,6 +6,8 @@
 //!   slots          leaves, each in one or more successive slots of one size (slots.rs, leaf.rs)
 //!   directory      which leaf covers which ids (directory.rs)
 //!   journal-N      changes whose pages wait in the buffer (journal.rs)
+//!   generation-G   the directory of a kept generation (generations.rs)
+//!   rolled-back    leaves that do not count any more (generations.rs)
 //!   dictionary-D   a zstd dictionary, named by its digest
 //! ```
 //!
@@ -19,12 +21,14 @@
 
 pub(crate) mod directory;
 mod flush;
+mod generations;
 mod journal;
 pub(crate) mod leaf;
 mod log_index;
 mod open;
 mod pending;
 mod slots;
+mod snapshot;
 mod stream;
 mod upkeep;
 
@@ -37,11 +41,10 @@ use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 
 use self::directory::{Commit, Directory, DirectoryFile, Entry};
+use self::generations::Kept;
 use self::journal::Journal;
-use self::leaf::LeafDamage;
 use self::pending::{Item, Pending};
 use self::slots::Slots;
-use self::stream::RangeStream;
 use crate::catalog::Row;
 use crate::codec::Dictionaries;
 use crate::disk::{Disk, DiskLock};
@@ -49,9 +52,10 @@ use crate::error::{Result, StorageError};
 use crate::expiry::{Due, Seen};
 use crate::packer::{self, Encoded, Packer};
 use crate::page::{Page, PageId, PageKey, RepositoryKey, Version};
-use crate::record::{Kind, Record, RecordRef};
+use crate::record::{Kind, Record};
+use crate::snapshot::Snapshot;
 use crate::store::{
-    Added, Compacted, Cursor, Damage, Options, Organization, PageStore, PageStream, Stats, StreamSpec, Trust,
+    Added, Compacted, Damage, Options, Organization, PageStore, PageStream, Stats, StreamSpec, Trust,
     Verified,
 };
 
@@ -72,6 +76,11 @@ struct View {
 impl View {
     fn new(directory: Directory, buffered: Arc<Vec<(PageKey, Pending)>>, sequence: u64) -> View {
         View { directory, buffered, sequence, buffered_pages: OnceLock::new() }
+    }
+
+    /// By how many pages the buffer changes what is on disk.
+    fn buffered_pages(&self, slots: &Slots, is_hash: bool) -> i64 {
+        *self.buffered_pages.get_or_init(|| snapshot::count_buffered(slots, is_hash, self))
     }
 
     fn pending(&self, key: PageKey) -> Option<&Pending> {
@@ -105,6 +114,8 @@ pub(crate) struct RangeStore {
     slots: Arc<Slots>,
     view: ArcSwap<View>,
     writer: Mutex<Writer>,
+    /// The generations kept, ascending. Changed only by who has the writer too.
+    kept: Mutex<Vec<Arc<Kept>>>,
     /// Damage found when opening or on the way.
     found: Mutex<Vec<Damage>>,
     _lock: Box<dyn DiskLock>,
@@ -265,81 +276,9 @@ impl RangeStore {
         }
     }
 
-    /// By how many pages the buffer changes what is on disk. A page that cannot be read counts as none.
-    fn count_buffered(&self, view: &View) -> i64 {
-        let change = |(key, pending): &(PageKey, Pending)| {
-            let entry = view.directory.find(key.id.0).map(|(entry, _)| entry)?;
-            let before = self.item_in_leaf(entry, *key).ok()?;
-            Some(i64::from(pending.resolve(before.clone()).is_some()) - i64::from(before.is_some()))
-        };
-        view.buffered.iter().filter_map(change).sum()
-    }
-
     /// The page with this key in one leaf.
     fn item_in_leaf(&self, entry: &Entry, key: PageKey) -> Result<Option<Item>> {
-        if entry.extent.slots == 0 {
-            return Ok(None);
-        }
-        if self.is_hash() {
-            let bytes = self.slots.read(entry.extent, entry.used)?;
-            let mut leaf = leaf::decode(&bytes, false);
-            if let Ok(at) = leaf.items.binary_search_by_key(&key, |(key, _)| *key) {
-                return Ok(Some(leaf.items.swap_remove(at).1));
-            }
-            let hidden = leaf.nameless_damage().find(|d| d.may_hide(key));
-            return hidden.map_or(Ok(None), |damage| Err(self.may_be_lost(entry, damage)));
-        }
-        let offset = self.slots.offset(entry.extent);
-        let mut item: Option<Item> = None;
-        let (places, damage) = entry.index.find(key, || self.slots.read(entry.extent, entry.used))?;
-        for (at, len) in places {
-            let mut bytes = vec![0; len as usize];
-            let read = self.slots.file().read_exact_at(&mut bytes, offset + u64::from(at));
-            read.map_err(|e| StorageError::io("read", self.slots.path(), e))?;
-            let bytes = Bytes::from(bytes);
-            let Ok(record) = RecordRef::parse_unverified(&bytes) else {
-                return Err(StorageError::corrupt(
-                    self.slots.path(),
-                    offset + u64::from(at),
-                    "no record here",
-                ));
-            };
-            if record.key() == key {
-                let mut pending = Pending::default();
-                let current = item.as_ref().and_then(Item::version);
-                pending.stage(&Row::of(&record), bytes.clone(), current);
-                item = pending.resolve(item);
-            }
-        }
-        match damage.iter().find(|d| d.may_hide(key)) {
-            Some(damage) if item.is_none() => Err(self.may_be_lost(entry, damage)),
-            _ => Ok(item),
-        }
-    }
-
-    /// A page that is not there, in a leaf where something is damaged beyond telling which page it was.
-    fn may_be_lost(&self, entry: &Entry, damage: &LeafDamage) -> StorageError {
-        let at = self.slots.offset(entry.extent) + damage.offset as u64;
-        StorageError::corrupt(self.slots.path(), at, format!("{}; the page may be lost with it", damage.what))
-    }
-
-    /// A record that was found, verified if asked.
-    fn record(&self, item: Item, trust: Trust) -> Result<Record> {
-        let result = match trust {
-            Trust::Verify => Record::new(item.page.clone()),
-            Trust::Disk => Record::new_unverified(item.page.clone()),
-        };
-        result.map_err(|e| {
-            let key = item.key();
-            let place = key.and_then(|key| self.place_of(key));
-            StorageError::corrupt(self.slots.path(), place.unwrap_or(0), e)
-        })
-    }
-
-    /// Where the leaf of a page begins.
-    fn place_of(&self, key: PageKey) -> Option<u64> {
-        let view = self.view.load();
-        view.directory.find(key.id.0).map(|(entry, _)| self.slots.offset(entry.extent))
+        snapshot::item_in_leaf(&self.slots, self.is_hash(), entry, key)
     }
 
     /// Refuses to occupy more than the capacity.
@@ -356,7 +295,8 @@ impl RangeStore {
 
     fn used_bytes_by(&self, writer: &Writer) -> u64 {
         let files = writer.directory.bytes() + writer.journal.as_ref().map_or(0, Journal::bytes);
-        files + self.view.load().directory.iter().map(|e| self.leaf_bytes(e)).sum::<u64>()
+        let held = self.slots.parked() as u64 * self.slots.slot_bytes();
+        files + held + self.view.load().directory.iter().map(|e| self.leaf_bytes(e)).sum::<u64>()
     }
 
     /// What a leaf occupies: a bucket its slots, a log what is written of them.
@@ -447,26 +387,16 @@ impl PageStore for RangeStore {
     }
 
     fn lookup(&self, key: PageKey, trust: Trust) -> Result<Option<Record>> {
-        self.item(key)?.map(|item| self.record(item, trust)).transpose()
+        let found = self.item(key)?;
+        found.map(|item| snapshot::record(&self.slots, &self.view.load(), item, trust)).transpose()
     }
 
     fn lookup_id(&self, id: PageId, trust: Trust) -> Result<Vec<Record>> {
-        let from = Cursor::Key(PageKey { id, tie: 0 });
-        let mut stream =
-            RangeStream::new(self, &StreamSpec { from, trust, ..StreamSpec::default() }, Some(id))?;
-        let mut found = Vec::new();
-        while let Some(record) = stream.next() {
-            let record = record?;
-            if record.get().key().id != id {
-                break;
-            }
-            found.push(record);
-        }
-        Ok(found)
+        self.current_snapshot().lookup_id(id, trust)
     }
 
     fn stream(&self, spec: &StreamSpec) -> Result<Box<dyn PageStream>> {
-        Ok(Box::new(RangeStream::new(self, spec, None)?))
+        self.current_snapshot().stream(spec)
     }
 
     fn merge(&self, sorted: &mut dyn Iterator<Item = Result<Record>>) -> Result<Added> {
@@ -474,13 +404,7 @@ impl PageStore for RangeStore {
     }
 
     fn keys(&self) -> Result<Vec<PageKey>> {
-        let mut stream =
-            RangeStream::new(self, &StreamSpec { trust: Trust::Disk, ..StreamSpec::default() }, None)?;
-        let mut keys = Vec::new();
-        while let Some(record) = stream.next() {
-            keys.push(record?.get().key());
-        }
-        Ok(keys)
+        self.current_snapshot().keys()
     }
 
     fn stats(&self) -> Stats {
@@ -488,7 +412,7 @@ impl PageStore for RangeStore {
         let view = self.view.load();
         let on_disk: u64 = view.directory.iter().map(|e| u64::from(e.live_bytes)).sum();
         let pages: u64 = view.directory.iter().map(|e| u64::from(e.pages)).sum();
-        let buffered = view.buffered_pages.get_or_init(|| self.count_buffered(&view));
+        let buffered = view.buffered_pages(&self.slots, self.is_hash());
         let free = self.disk.free_bytes(&self.dir).unwrap_or(0);
         let filled: u64 = view.directory.iter().map(|e| u64::from(e.used)).sum();
         Stats {
@@ -497,7 +421,7 @@ impl PageStore for RangeStore {
             used_bytes,
             live_bytes: on_disk,
             dead_bytes: filled.saturating_sub(on_disk),
-            pages: pages.saturating_add_signed(*buffered),
+            pages: pages.saturating_add_signed(buffered),
             segments: view.directory.iter().count() as u64,
             memory_bytes: view.directory.memory_bytes() as u64 + self.writer.lock().buffered_bytes,
             cache_bytes: 0,
@@ -520,6 +444,30 @@ impl PageStore for RangeStore {
         upkeep::due(self, now_ms, limit)
     }
 
+    fn snapshot(&self) -> Arc<dyn Snapshot> {
+        Arc::new(self.current_snapshot())
+    }
+
+    fn keep_generation(&self, number: u64) -> Result<()> {
+        generations::keep(self, number)
+    }
+
+    fn generations(&self) -> Vec<u64> {
+        self.kept.lock().iter().map(|k| k.number).collect()
+    }
+
+    fn generation(&self, number: u64) -> Result<Option<Arc<dyn Snapshot>>> {
+        Ok(generations::snapshot(self, number).map(|snapshot| Arc::new(snapshot) as Arc<dyn Snapshot>))
+    }
+
+    fn drop_generation(&self, number: u64) -> Result<bool> {
+        generations::forget(self, number)
+    }
+
+    fn roll_back(&self, number: u64) -> Result<()> {
+        generations::roll_back(self, number)
+    }
+
     fn close(&self) -> Result<()> {
         let mut writer = self.writer.lock();
         self.commit_locked(&mut writer)?;
@@ -535,6 +483,6 @@ impl PageStore for RangeStore {
 pub(crate) fn create(disk: &Arc<dyn Disk>, dir: &Path) -> Result<()> {
     let path = dir.join("slots");
     disk.open(&path, true).map_err(|e| StorageError::io("create", &path, e))?;
-    let commit = Commit { sequence: 0, journal: 1, next_leaf: 1 };
-    DirectoryFile::replace(disk, dir, &Directory::new(), commit).map(|_| ())
+    let commit = Commit { journal: 1, next_leaf: 1, ..Commit::default() };
+    DirectoryFile::replace(disk, dir, &Directory::new(), &commit).map(|_| ())
 }

@@ -12,7 +12,7 @@ use super::directory::{Change, Commit, Directory, DirectoryFile, Entry, Extent};
 use super::leaf::{self, LeafHeader};
 use super::pending::Item;
 use super::slots::Slots;
-use super::{RangeStore, View, Writer, journal};
+use super::{RangeStore, View, Writer, generations, journal};
 use crate::catalog::Row;
 use crate::disk::{Disk, DiskFile, DiskLock};
 use crate::error::{Result, StorageError};
@@ -45,7 +45,11 @@ impl RangeStore {
             Err(e) => return Err(e),
         };
         file.cut()?;
-        let slots = Slots::open(&*disk, dir, unit_bytes, directory.iter().map(|e| e.extent))?;
+        let kept = generations::load(&*disk, dir, &commit.generations, &mut found)?;
+        let held = kept.iter().flat_map(|k| k.directory.iter()).map(|e| e.extent);
+        let slots = Slots::open(&*disk, dir, unit_bytes, directory.iter().map(|e| e.extent), held)?;
+        generations::remove_strangers(&*disk, dir, &commit.generations)?;
+        let journal = commit.journal;
         let writer = Writer {
             staged: BTreeMap::new(),
             staged_bytes: 0,
@@ -66,6 +70,7 @@ impl RangeStore {
             slots: Arc::new(slots),
             view: ArcSwap::from_pointee(View::new(directory, Arc::default(), 0)),
             writer: Mutex::new(writer),
+            kept: Mutex::new(kept),
             found: Mutex::default(),
             _lock: lock,
         };
@@ -73,7 +78,7 @@ impl RangeStore {
             let what = "a damaged leaf, set aside when it was written anew".into();
             found.push(Damage { path: dir.join(name), offset: 0, what, key: None });
         }
-        journal::remove_before(&*store.disk, dir, commit.journal)?;
+        journal::remove_before(&*store.disk, dir, journal)?;
         store.replay(&mut found)?;
         *store.found.lock() = found;
         Ok(store)
@@ -112,13 +117,16 @@ pub(super) fn set_aside(disk: &dyn Disk, dir: &Path) -> Result<Vec<String>> {
     Ok(names.into_iter().filter(|name| name.starts_with("damaged-")).collect())
 }
 
-/// Makes a directory from the leaves in the slots: of those that cover an id, the last written holds.
+/// Makes a directory from the leaves in the slots: of those that cover an id, the last written holds, but for those that
+/// were rolled back.
 fn rebuild(disk: &Arc<dyn Disk>, dir: &Path, unit_bytes: u32) -> Result<(DirectoryFile, Directory, Commit)> {
     let path = dir.join("slots");
     let io = |e| StorageError::io("read", &path, e);
     let file = disk.open(&path, false).map_err(io)?;
     let len = file.len().map_err(io)?;
     let mut leaves: Vec<(LeafHeader, u32)> = Vec::new();
+    // Damaged too, it hides nothing that holds.
+    let void = generations::void_leaves(&**disk, dir).unwrap_or_default();
     for slot in 0..len.div_ceil(u64::from(unit_bytes)) as u32 {
         let offset = u64::from(slot) * u64::from(unit_bytes);
         let bytes = read_up_to(&*file, offset, u64::from(unit_bytes).min(len - offset)).map_err(io)?;
@@ -128,7 +136,8 @@ fn rebuild(disk: &Arc<dyn Disk>, dir: &Path, unit_bytes: u32) -> Result<(Directo
     }
     leaves.sort_unstable_by_key(|(header, _)| std::cmp::Reverse(header.sequence));
     let mut chosen: BTreeMap<u64, (LeafHeader, u32)> = BTreeMap::new();
-    for (header, slot) in leaves.iter().copied() {
+    let valid = leaves.iter().filter(|(header, _)| !void.iter().any(|v| v.contains(&header.sequence)));
+    for (header, slot) in valid.copied() {
         let before = chosen.range(..=header.last_id).next_back();
         if before.is_none_or(|(_, (other, _))| other.last_id < header.first_id) {
             chosen.insert(header.first_id, (header, slot));
@@ -152,8 +161,9 @@ fn rebuild(disk: &Arc<dyn Disk>, dir: &Path, unit_bytes: u32) -> Result<(Directo
     directory.apply(&Change { first_id: 0, last_id: u64::MAX, entries });
     let journal = journal::numbers(&**disk, dir)?.first().copied().unwrap_or(1);
     let next_leaf = leaves.first().map_or(1, |(header, _)| header.sequence + 1);
-    let commit = Commit { sequence: next_leaf, journal, next_leaf };
-    let file = DirectoryFile::replace(disk, dir, &directory, commit)?;
+    let generations = generations::numbers(&**disk, dir)?;
+    let commit = Commit { sequence: next_leaf, journal, next_leaf, content: next_leaf, generations };
+    let file = DirectoryFile::replace(disk, dir, &directory, &commit)?;
     Ok((file, directory, commit))
 }
 

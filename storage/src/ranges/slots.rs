@@ -51,6 +51,10 @@ struct State {
     leases: BTreeMap<u64, usize>,
     /// Slots given up by the view with this sequence.
     retired: VecDeque<(u64, Extent)>,
+    /// Slots that kept generations name, and how many of them.
+    held: BTreeMap<u32, usize>,
+    /// Slots that only kept generations name.
+    parked: BTreeSet<u32>,
 }
 
 impl State {
@@ -58,7 +62,10 @@ impl State {
         let oldest = self.leases.keys().next().copied().unwrap_or(u64::MAX);
         while self.retired.front().is_some_and(|(sequence, _)| *sequence <= oldest) {
             if let Some((_, extent)) = self.retired.pop_front() {
-                self.free.extend(extent.slot..extent.slot + extent.slots);
+                let slots = extent.slot..extent.slot + extent.slots;
+                let (parked, free): (Vec<u32>, Vec<u32>) = slots.partition(|s| self.held.contains_key(s));
+                self.parked.extend(parked);
+                self.free.extend(free);
             }
         }
     }
@@ -85,19 +92,23 @@ impl Drop for Lease {
 }
 
 impl Slots {
-    /// Opens the file; `used` are the extents the directory names.
+    /// Opens the file; `used` are the extents the directory names, `held` those of each kept generation.
     pub(crate) fn open(
         disk: &dyn Disk,
         dir: &Path,
         slot_bytes: u32,
         used: impl Iterator<Item = Extent>,
+        held: impl Iterator<Item = Extent>,
     ) -> Result<Slots> {
         let path = dir.join("slots");
         let file = disk.open(&path, false).map_err(|e| StorageError::io("open", &path, e))?;
-        let taken: BTreeSet<u32> = used.flat_map(|e| e.slot..e.slot + e.slots).collect();
-        let end = taken.last().map_or(0, |last| last + 1);
-        let free = (0..end).filter(|slot| !taken.contains(slot)).collect();
-        let state = State { free, end, ..State::default() };
+        let taken: BTreeSet<u32> = used.flat_map(slots_of).collect();
+        let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
+        held.flat_map(slots_of).for_each(|slot| *counts.entry(slot).or_default() += 1);
+        let parked: BTreeSet<u32> = counts.keys().filter(|slot| !taken.contains(slot)).copied().collect();
+        let end = taken.last().max(parked.last()).map_or(0, |last| last + 1);
+        let free = (0..end).filter(|slot| !taken.contains(slot) && !parked.contains(slot)).collect();
+        let state = State { free, end, held: counts, parked, ..State::default() };
         let map = ArcSwap::from_pointee(Bytes::new());
         Ok(Slots { file, slot_bytes: slot_bytes.into(), map, state: Arc::new(Mutex::new(state)) })
     }
@@ -164,6 +175,40 @@ impl Slots {
         state.release();
     }
 
+    /// Keeps the slots that a generation names from being used again.
+    pub(crate) fn hold(&self, extents: impl Iterator<Item = Extent>) {
+        let mut state = self.state.lock();
+        extents.flat_map(slots_of).for_each(|slot| *state.held.entry(slot).or_default() += 1);
+    }
+
+    /// Takes one `hold` back: slots that nothing names any more are given up by the view with this sequence.
+    pub(crate) fn let_go(&self, sequence: u64, extents: impl Iterator<Item = Extent>) {
+        let mut state = self.state.lock();
+        for slot in extents.flat_map(slots_of) {
+            let Some(count) = state.held.get_mut(&slot) else { continue };
+            *count -= 1;
+            if *count == 0 {
+                state.held.remove(&slot);
+                if state.parked.remove(&slot) {
+                    state.retired.push_back((sequence + 1, Extent { slot, slots: 1 }));
+                }
+            }
+        }
+        state.release();
+    }
+
+    /// The directory names these extents, which are held, again.
+    pub(crate) fn take_again(&self, extents: &BTreeSet<Extent>) {
+        let mut state = self.state.lock();
+        state.retired.retain(|(_, extent)| !extents.contains(extent));
+        extents.iter().copied().flat_map(slots_of).for_each(|slot| _ = state.parked.remove(&slot));
+    }
+
+    /// Slots that only kept generations name.
+    pub(crate) fn parked(&self) -> usize {
+        self.state.lock().parked.len()
+    }
+
     /// Keeps the slots of the view with this sequence.
     pub(crate) fn lease(&self, sequence: u64) -> Lease {
         *self.state.lock().leases.entry(sequence).or_default() += 1;
@@ -214,6 +259,10 @@ impl Slots {
         })?;
         Ok(bytes.into())
     }
+}
+
+fn slots_of(extent: Extent) -> std::ops::Range<u32> {
+    extent.slot..extent.slot + extent.slots
 }
 
 /// Writes to slots, gathering successive ones.

@@ -6,11 +6,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::View;
 use super::directory::{Entry, Extent};
 use super::flush::with_pending;
 use super::leaf;
 use super::slots::{Lease, Slots};
-use super::{RangeStore, View};
+use super::snapshot::RangeSnapshot;
 use crate::disk::{Buffers, DiskFile};
 use crate::error::{Result, StorageError};
 use crate::in_order::InOrder;
@@ -39,7 +40,7 @@ pub(crate) struct RangeStream {
 
 impl RangeStream {
     /// A stream; with `only`, of the pages with this id, and of what may hide them.
-    pub(super) fn new(store: &RangeStore, spec: &StreamSpec, only: Option<PageId>) -> Result<RangeStream> {
+    pub(super) fn new(of: &RangeSnapshot, spec: &StreamSpec, only: Option<PageId>) -> Result<RangeStream> {
         let (from, done) = match spec.from {
             Cursor::Start => (PageKey::MIN, false),
             Cursor::Key(key) => (key, false),
@@ -48,18 +49,11 @@ impl RangeStream {
                 return Err(StorageError::BadCursor { what: "it is of a log store".into() });
             }
         };
-        // The lease must be of a view that is still current when it is taken: slots of older ones may be in use again.
-        let (view, lease) = loop {
-            let view = store.view.load_full();
-            let lease = store.slots.lease(view.sequence);
-            if store.view.load().sequence == view.sequence {
-                break (view, Arc::new(lease));
-            }
-        };
+        let (view, lease) = (of.view.clone(), of.lease.clone());
         let mut entries = entries_from(&view, from.id.0);
         entries.truncate(if only.is_some() { 1 } else { usize::MAX });
         let direct = spec.access == Access::Direct && only.is_none();
-        let slots = store.slots.clone();
+        let slots = of.slots.clone();
         let file = slots.file().clone();
         let file = if direct { file.open_direct().unwrap_or(file) } else { file };
         let buffers = Buffers::new(GROUPS_AHEAD + 2);

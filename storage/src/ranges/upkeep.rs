@@ -1,9 +1,10 @@
 //! Compaction, verification, repair and expiry of a store of leaves.
 
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use super::directory::{Change, DirectoryFile, Entry};
 use super::flush::{self, Sweep, with_pending};
+use super::generations;
 use super::leaf;
 use super::open;
 use super::pending::Item;
@@ -110,7 +111,7 @@ fn rewrite(
         return Err(e);
     }
     done.written_bytes += sweep.written_bytes();
-    sweep.commit(writer, view, false)
+    sweep.commit(writer, view)
 }
 
 fn rewrite_group(
@@ -144,10 +145,27 @@ pub(super) fn verify(store: &RangeStore) -> Result<Verified> {
         report.good_records += records;
         report.damage.extend(damage);
     }
-    for result in [
+    // Leaves that only kept generations have.
+    let mut seen: BTreeSet<_> = view.directory.iter().map(|e| (e.extent, e.used)).collect();
+    let kept = store.kept.lock().clone();
+    for generation in &kept {
+        let old = View::new(generation.directory.clone(), Default::default(), 0);
+        for entry in old.directory.iter().filter(|e| e.extent.slots > 0) {
+            if seen.insert((entry.extent, entry.used)) {
+                report.checked_bytes += u64::from(entry.used);
+                let (records, damage) = verify_leaf(store, &old, entry)?;
+                report.good_records += records;
+                report.damage.extend(damage);
+            }
+        }
+    }
+    let small = [
         crate::identity::verify(&*store.disk, &store.dir),
         DirectoryFile::open(&store.disk, &store.dir).map(|_| ()),
-    ] {
+        generations::void_leaves(&*store.disk, &store.dir).map(|_| ()),
+    ];
+    let files = kept.iter().map(|k| generations::read(&*store.disk, &store.dir, k.number).map(|_| ()));
+    for result in small.into_iter().chain(files) {
         match result {
             Err(StorageError::Corrupt { path, offset, what }) => {
                 report.damage.push(Damage { path, offset, what, key: None });
@@ -169,7 +187,7 @@ pub(super) fn verify(store: &RangeStore) -> Result<Verified> {
     Ok(report)
 }
 
-fn verify_leaf(store: &RangeStore, view: &View, entry: &Entry) -> Result<(u64, Vec<Damage>)> {
+pub(super) fn verify_leaf(store: &RangeStore, view: &View, entry: &Entry) -> Result<(u64, Vec<Damage>)> {
     let offset = store.slots.offset(entry.extent);
     let path = store.slots.path().to_path_buf();
     let damage = |at: u64, what: String, key| Damage { path: path.clone(), offset: at, what, key };
@@ -188,7 +206,8 @@ fn verify_leaf(store: &RangeStore, view: &View, entry: &Entry) -> Result<(u64, V
     Ok((leaf.records, all))
 }
 
-/// Writes each damaged leaf anew with its good records.
+/// Writes each damaged leaf anew with its good records. A kept generation with a damaged leaf is not kept any more: it is
+/// not what it was.
 pub(super) fn repair(store: &RangeStore) -> Result<Verified> {
     let report = verify(store)?;
     let mut writer = store.writer.lock();
@@ -209,7 +228,8 @@ pub(super) fn repair(store: &RangeStore) -> Result<Verified> {
         sweep.replace(Change { first_id: entry.first_id, last_id, entries }, std::iter::once(entry.extent));
     }
     sweep.flush()?;
-    sweep.commit(&mut writer, &view, false)?;
+    sweep.commit(&mut writer, &view)?;
+    generations::mend(store, &mut writer)?;
     for name in open::set_aside(&*store.disk, &store.dir)? {
         let path = store.dir.join(name);
         store.disk.remove(&path).map_err(|e| StorageError::io("remove", &path, e))?;
@@ -224,7 +244,7 @@ pub(super) fn repair(store: &RangeStore) -> Result<Verified> {
         unit_bytes,
     )?;
     let directory = &store.view.load().directory;
-    writer.directory = DirectoryFile::replace(&store.disk, &store.dir, directory, writer.commit)?;
+    writer.directory = DirectoryFile::replace(&store.disk, &store.dir, directory, &writer.commit)?;
     flush::flush(store, &mut writer, BTreeMap::new())?;
     store.found.lock().clear();
     Ok(report)

@@ -10,8 +10,9 @@ use std::sync::Arc;
 
 use webbase_storage::disk::{Disk, SimDisk};
 use webbase_storage::{
-    Added, Compression, Due, Kind, Options, Order, Organization, Page, PageKey, PageStore, Record,
-    RepositoryKey, Result, Seen, StorageError, StreamSpec, Trust, create_on, deadline_ms, open_on,
+    Added, Compression, Due, Kind, Listed, Options, Order, Organization, Page, PageId, PageKey, PageStore,
+    Record, RepositoryKey, Result, Seen, Snapshot, StorageError, StreamSpec, Trust, create_on, deadline_ms,
+    open_on,
 };
 
 /// The organizations under test.
@@ -431,6 +432,80 @@ pub(crate) fn shows(store: &dyn PageStore, expected: &State, others: &[PageKey])
             ensure(same, || format!("by id: {records:?}, expected {expected:?}"))
         }
     }
+}
+
+/// The states of kept generations.
+pub(crate) type Generations = BTreeMap<u64, State>;
+
+/// Whether a snapshot shows exactly these pages, through every door.
+pub(crate) fn snapshot_shows(snapshot: &dyn Snapshot, expected: &State) -> Check {
+    let mut stream = snapshot.stream(&StreamSpec::default()).map_err(say("stream of a snapshot"))?;
+    let records = drain(&mut *stream)?;
+    let streamed: BTreeMap<PageKey, &[u8]> =
+        records.iter().map(|r| (r.get().key(), &r.bytes()[..])).collect();
+    let wanted: BTreeMap<PageKey, &[u8]> =
+        expected.iter().map(|(k, e)| (*k, &e.record.bytes()[..])).collect();
+    ensure(records.len() == streamed.len(), || "a snapshot streams a page twice".into())?;
+    ensure(streamed == wanted, || format!("a snapshot streams {:?}, expected {expected:?}", records))?;
+    let keys = snapshot.keys().map_err(say("keys of a snapshot"))?;
+    ensure(keys.iter().eq(expected.keys()), || format!("a snapshot has keys {keys:?}"))?;
+    for ((key, many), entry) in keys.iter().zip(snapshot.lookup_many(&keys)).zip(expected.values()) {
+        let of_id = snapshot.lookup_id(key.id, Trust::Verify).map_err(say("lookup_id in a snapshot"))?;
+        for (door, found) in [
+            ("lookup", snapshot.lookup(*key, Trust::Verify)),
+            ("lookup_many", many),
+            ("lookup_url", snapshot.lookup_url(entry.record.get().url())),
+            ("lookup_id", Ok(of_id.into_iter().find(|r| r.get().key() == *key))),
+        ] {
+            let found = found.map_err(say(door))?;
+            let same = found.as_ref().is_some_and(|r| r.bytes() == entry.record.bytes());
+            ensure(same, || format!("{door} in a snapshot finds {found:?}, expected {entry:?}"))?;
+        }
+    }
+    for middle in [0, 1 << 62, u64::MAX - 1] {
+        let low = list_all(snapshot, PageId(0), PageId(middle))?;
+        let high = list_all(snapshot, PageId(middle + 1), PageId(u64::MAX))?;
+        let listed = expected.iter().map(|(&key, entry)| Listed {
+            key,
+            version: entry.record.get().version(),
+            bytes: entry.record.bytes().len() as u64,
+        });
+        ensure(low.iter().chain(&high).copied().eq(listed), || {
+            format!("cut at {middle:x}, a snapshot lists {low:?} and {high:?}")
+        })?;
+    }
+    Ok(())
+}
+
+/// A list of these ids, three at a time.
+fn list_all(snapshot: &dyn Snapshot, first: PageId, last: PageId) -> Check<Vec<Listed>> {
+    let mut all: Vec<Listed> = Vec::new();
+    let mut from = PageKey::MIN;
+    loop {
+        let some = snapshot.list(first..=last, from, 3).map_err(say("list"))?;
+        ensure(some.len() <= 3, || "a list is longer than asked".into())?;
+        all.extend(&some);
+        match some.last().and_then(|l| l.key.next()).filter(|_| some.len() == 3) {
+            Some(next) => from = next,
+            None => return Ok(all),
+        }
+    }
+}
+
+/// Whether a store keeps exactly these generations, each with exactly its pages.
+pub(crate) fn keeps(store: &dyn PageStore, expected: &Generations) -> Check {
+    let kept = store.generations();
+    ensure(kept.iter().eq(expected.keys()), || format!("kept are {kept:?}, expected {:?}", expected.keys()))?;
+    for (&number, state) in expected {
+        let snapshot = store.generation(number).map_err(say("generation"))?;
+        let snapshot = snapshot.ok_or_else(|| format!("generation {number} is not there"))?;
+        snapshot_shows(&*snapshot, state).map_err(|e| format!("generation {number}: {e}"))?;
+        let pages = snapshot.pages();
+        ensure(pages == state.len() as u64, || format!("generation {number} says {pages} pages"))?;
+        let bytes: usize = state.values().map(|e| e.record.bytes().len()).sum();
+        ensure(snapshot.live_bytes() >= bytes as u64, || format!("generation {number} says too few bytes"))?;
+    }
+    Ok(())
 }
 
 /// One operation of a workload.

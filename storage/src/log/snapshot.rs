@@ -1,0 +1,170 @@
+//! Reading a view: the store's own reads, and those of a snapshot or a generation.
+
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use super::stream::{self, LogStream};
+use super::view::{How, View};
+use crate::cache::RecordCache;
+use crate::error::{Result, StorageError};
+use crate::page::{PageId, PageKey, RepositoryKey};
+use crate::record::{Kind, Record};
+use crate::snapshot::{Listed, Snapshot};
+use crate::store::{Cursor, Order, PageStream, StreamSpec, Trust};
+
+/// A view with the key that names its pages, and the store's cache: an ordinal never names a second record.
+pub(crate) struct LogSnapshot {
+    pub(super) view: Arc<View>,
+    pub(super) key: RepositoryKey,
+    pub(super) cache: Option<Arc<RecordCache>>,
+}
+
+impl LogSnapshot {
+    fn how(&self, trust: Trust) -> How<'_> {
+        How { trust, cache: self.cache.as_deref(), unpack: None }
+    }
+}
+
+impl View {
+    /// The records of all living pages with this id.
+    pub(crate) fn read_id(&self, id: PageId, how: How<'_>) -> Result<Vec<Record>> {
+        let mut found = Vec::new();
+        let mut failed = None;
+        self.candidates(id, |part, position, ordinal| {
+            match how.read(part, position, ordinal) {
+                Ok(record) if record.get().key().id == id => found.push(record),
+                Ok(_) => {}
+                Err(_) if part.segment.row(position).is_ok_and(|row| row.key().id != id) => {}
+                Err(e) => failed = Some(e),
+            }
+            failed.is_some()
+        });
+        failed.map_or(Ok(found), Err)
+    }
+
+    /// The keys of all living pages, ascending.
+    pub(crate) fn keys(&self) -> Result<Vec<PageKey>> {
+        let mut keys = Vec::new();
+        for part in &self.parts {
+            let count = part.segment.position_from(part.end_ordinal);
+            let rows = part.segment.rows(count)?;
+            let living =
+                rows.iter().enumerate().filter(|(i, row)| row.kind() == Kind::Page && !part.dead.get(*i));
+            keys.extend(living.map(|(_, row)| row.key()));
+        }
+        keys.sort_unstable();
+        Ok(keys)
+    }
+
+    /// The living pages with these ids, by key: candidates from the index, in order of the bits it has of their ids;
+    /// then their rows, in order of their places.
+    pub(crate) fn list(
+        &self,
+        ids: &RangeInclusive<PageId>,
+        from: PageKey,
+        limit: usize,
+    ) -> Result<Vec<Listed>> {
+        let mut listed: Vec<Listed> = Vec::new();
+        let first = from.max(PageKey { id: *ids.start(), tie: 0 });
+        if first.id > *ids.end() || limit == 0 {
+            return Ok(listed);
+        }
+        let mut runs: Vec<_> = self.runs.iter().map(|r| r.run.iter_from(first.id).peekable()).collect();
+        while listed.len() < limit {
+            // Pages that share these bits are in no order: they come together.
+            let mut ordinals: Vec<u64> = Vec::new();
+            let mut more = false;
+            while let Some((prefix, _)) = runs.iter_mut().filter_map(|r| r.peek().copied()).min() {
+                more = prefix <= ids.end().0 >> 24;
+                if !more || ordinals.len() + listed.len() >= limit {
+                    break;
+                }
+                for run in &mut runs {
+                    while let Some((_, ordinal)) = run.next_if(|(p, _)| *p == prefix) {
+                        ordinals.extend(Some(ordinal).filter(|&o| !self.is_dead(o)));
+                    }
+                }
+            }
+            ordinals.sort_unstable();
+            for ordinal in ordinals {
+                let place = self.locate(ordinal);
+                let Some((part, place)) = place.and_then(|p| Some((self.part(p)?, p))) else { continue };
+                let row = part.segment.row(place.position)?;
+                let bytes = part.segment.place(place.position).map_or(0, |p| p.end - p.start);
+                let key = row.key();
+                if row.kind() == Kind::Page && key >= first && ids.contains(&key.id) {
+                    listed.push(Listed { key, version: row.version(), bytes });
+                }
+            }
+            if !more {
+                break;
+            }
+        }
+        listed.sort_unstable_by_key(|l| l.key);
+        listed.truncate(limit);
+        Ok(listed)
+    }
+
+    /// Pages and bytes of their records.
+    pub(crate) fn living(&self) -> (u64, u64) {
+        let add = |(pages, bytes), part: &super::view::Part| {
+            (pages + part.counts.live_pages, bytes + part.counts.live_bytes)
+        };
+        self.parts.iter().fold((0, 0), add)
+    }
+}
+
+/// A stream of all living pages of a view.
+pub(crate) fn stream_of(view: Arc<View>, spec: &StreamSpec) -> Result<Box<dyn PageStream>> {
+    if spec.order == Order::Id {
+        let hint = "stream in store order and sort, or keep the pages in a hash or hashed-log store";
+        return Err(StorageError::NoSuchOrder { organization: "log", order: "id", hint });
+    }
+    let from = match spec.from {
+        Cursor::Start => 0,
+        Cursor::Ordinal(ordinal) => ordinal,
+        Cursor::End => u64::MAX,
+        Cursor::Key(_) => {
+            return Err(StorageError::BadCursor { what: "it is of a hash or hashed-log store".into() });
+        }
+    };
+    Ok(Box::new(LogStream::new(view, from, spec)))
+}
+
+impl Snapshot for LogSnapshot {
+    fn repository_key(&self) -> &RepositoryKey {
+        &self.key
+    }
+
+    fn lookup(&self, key: PageKey, trust: Trust) -> Result<Option<Record>> {
+        self.view.read(key, self.how(trust))
+    }
+
+    fn lookup_id(&self, id: PageId, trust: Trust) -> Result<Vec<Record>> {
+        self.view.read_id(id, self.how(trust))
+    }
+
+    fn lookup_many(&self, keys: &[PageKey]) -> Vec<Result<Option<Record>>> {
+        stream::lookup_many(&self.view, keys, self.how(Trust::Verify))
+    }
+
+    fn stream(&self, spec: &StreamSpec) -> Result<Box<dyn PageStream>> {
+        stream_of(self.view.clone(), spec)
+    }
+
+    fn keys(&self) -> Result<Vec<PageKey>> {
+        self.view.keys()
+    }
+
+    fn list(&self, ids: RangeInclusive<PageId>, from: PageKey, limit: usize) -> Result<Vec<Listed>> {
+        self.view.list(&ids, from, limit)
+    }
+
+    fn pages(&self) -> u64 {
+        self.view.living().0
+    }
+
+    fn live_bytes(&self) -> u64 {
+        self.view.living().1
+    }
+}

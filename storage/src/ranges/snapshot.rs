@@ -1,0 +1,220 @@
+//! Reading a view of leaves: the store's own reads, and those of a snapshot or a generation.
+
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::directory::Entry;
+use super::flush::with_pending;
+use super::leaf::{self, LeafDamage};
+use super::pending::{Item, Pending};
+use super::slots::{Lease, Slots};
+use super::stream::RangeStream;
+use super::{RangeStore, View};
+use crate::catalog::Row;
+use crate::error::{Result, StorageError};
+use crate::page::{PageId, PageKey, RepositoryKey};
+use crate::record::{Record, RecordRef};
+use crate::snapshot::{Listed, Snapshot};
+use crate::store::{Cursor, PageStream, StreamSpec, Trust};
+
+/// A view and the lease that keeps its slots from being used again.
+pub(crate) struct RangeSnapshot {
+    pub(super) view: Arc<View>,
+    pub(super) lease: Arc<Lease>,
+    pub(super) slots: Arc<Slots>,
+    pub(super) is_hash: bool,
+    pub(super) key: RepositoryKey,
+}
+
+impl RangeStore {
+    /// The current view, leased.
+    pub(super) fn current_snapshot(&self) -> RangeSnapshot {
+        // The lease must be of a view that is still current when it is taken: slots of older ones may be in use again.
+        loop {
+            let view = self.view.load_full();
+            let lease = Arc::new(self.slots.lease(view.sequence));
+            if self.view.load().sequence == view.sequence {
+                return self.snapshot_of(view, lease);
+            }
+        }
+    }
+
+    pub(super) fn snapshot_of(&self, view: Arc<View>, lease: Arc<Lease>) -> RangeSnapshot {
+        let (slots, is_hash) = (self.slots.clone(), self.is_hash());
+        RangeSnapshot { view, lease, slots, is_hash, key: *self.packer.repository_key() }
+    }
+}
+
+/// The page with this key in one leaf.
+pub(super) fn item_in_leaf(
+    slots: &Slots,
+    is_hash: bool,
+    entry: &Entry,
+    key: PageKey,
+) -> Result<Option<Item>> {
+    if entry.extent.slots == 0 {
+        return Ok(None);
+    }
+    if is_hash {
+        let bytes = slots.read(entry.extent, entry.used)?;
+        let mut leaf = leaf::decode(&bytes, false);
+        if let Ok(at) = leaf.items.binary_search_by_key(&key, |(key, _)| *key) {
+            return Ok(Some(leaf.items.swap_remove(at).1));
+        }
+        let hidden = leaf.nameless_damage().find(|d| d.may_hide(key));
+        return hidden.map_or(Ok(None), |damage| Err(may_be_lost(slots, entry, damage)));
+    }
+    let offset = slots.offset(entry.extent);
+    let mut item: Option<Item> = None;
+    let (places, damage) = entry.index.find(key, || slots.read(entry.extent, entry.used))?;
+    for (at, len) in places {
+        let mut bytes = vec![0; len as usize];
+        let read = slots.file().read_exact_at(&mut bytes, offset + u64::from(at));
+        read.map_err(|e| StorageError::io("read", slots.path(), e))?;
+        let bytes = Bytes::from(bytes);
+        let Ok(record) = RecordRef::parse_unverified(&bytes) else {
+            return Err(StorageError::corrupt(slots.path(), offset + u64::from(at), "no record here"));
+        };
+        if record.key() == key {
+            let mut pending = Pending::default();
+            let current = item.as_ref().and_then(Item::version);
+            pending.stage(&Row::of(&record), bytes.clone(), current);
+            item = pending.resolve(item);
+        }
+    }
+    match damage.iter().find(|d| d.may_hide(key)) {
+        Some(damage) if item.is_none() => Err(may_be_lost(slots, entry, damage)),
+        _ => Ok(item),
+    }
+}
+
+/// A page that is not there, in a leaf where something is damaged beyond telling which page it was.
+fn may_be_lost(slots: &Slots, entry: &Entry, damage: &LeafDamage) -> StorageError {
+    let at = slots.offset(entry.extent) + damage.offset as u64;
+    StorageError::corrupt(slots.path(), at, format!("{}; the page may be lost with it", damage.what))
+}
+
+/// A record that was found, verified if asked.
+pub(super) fn record(slots: &Slots, view: &View, item: Item, trust: Trust) -> Result<Record> {
+    let result = match trust {
+        Trust::Verify => Record::new(item.page.clone()),
+        Trust::Disk => Record::new_unverified(item.page.clone()),
+    };
+    result.map_err(|e| {
+        let leaf = item.key().and_then(|key| view.directory.find(key.id.0));
+        StorageError::corrupt(slots.path(), leaf.map_or(0, |(entry, _)| slots.offset(entry.extent)), e)
+    })
+}
+
+/// By how many pages the buffer changes what is on disk. A page that cannot be read counts as none.
+pub(super) fn count_buffered(slots: &Slots, is_hash: bool, view: &View) -> i64 {
+    let change = |(key, pending): &(PageKey, Pending)| {
+        let entry = view.directory.find(key.id.0).map(|(entry, _)| entry)?;
+        let before = item_in_leaf(slots, is_hash, entry, *key).ok()?;
+        Some(i64::from(pending.resolve(before.clone()).is_some()) - i64::from(before.is_some()))
+    };
+    view.buffered.iter().filter_map(change).sum()
+}
+
+impl RangeSnapshot {
+    /// The pages of one leaf, changes that wait included, sorted by key.
+    fn items(&self, entry: &Entry, last_id: u64) -> Result<Vec<(PageKey, Item)>> {
+        let mut items = Vec::new();
+        if entry.extent.slots > 0 {
+            let bytes = self.slots.read(entry.extent, entry.used)?;
+            let leaf = leaf::decode(&bytes, false);
+            if let Some(damage) = leaf.nameless_damage().next() {
+                return Err(may_be_lost(&self.slots, entry, damage));
+            }
+            items = leaf.items;
+        }
+        Ok(with_pending(items, &self.view, entry.first_id, last_id))
+    }
+}
+
+impl Snapshot for RangeSnapshot {
+    fn repository_key(&self) -> &RepositoryKey {
+        &self.key
+    }
+
+    fn lookup(&self, key: PageKey, trust: Trust) -> Result<Option<Record>> {
+        let pending = self.view.pending(key);
+        let disk = match self.view.directory.find(key.id.0) {
+            Some((entry, _)) if !pending.is_some_and(|p| p.wipes) => {
+                item_in_leaf(&self.slots, self.is_hash, entry, key)?
+            }
+            _ => None,
+        };
+        let item = match pending {
+            Some(pending) => pending.resolve(disk),
+            None => disk,
+        };
+        item.map(|item| record(&self.slots, &self.view, item, trust)).transpose()
+    }
+
+    fn lookup_id(&self, id: PageId, trust: Trust) -> Result<Vec<Record>> {
+        let from = Cursor::Key(PageKey { id, tie: 0 });
+        let mut stream =
+            RangeStream::new(self, &StreamSpec { from, trust, ..StreamSpec::default() }, Some(id))?;
+        let mut found = Vec::new();
+        while let Some(record) = stream.next() {
+            let record = record?;
+            if record.get().key().id != id {
+                break;
+            }
+            found.push(record);
+        }
+        Ok(found)
+    }
+
+    fn stream(&self, spec: &StreamSpec) -> Result<Box<dyn PageStream>> {
+        Ok(Box::new(RangeStream::new(self, spec, None)?))
+    }
+
+    fn keys(&self) -> Result<Vec<PageKey>> {
+        let mut stream =
+            RangeStream::new(self, &StreamSpec { trust: Trust::Disk, ..StreamSpec::default() }, None)?;
+        let mut keys = Vec::new();
+        while let Some(record) = stream.next() {
+            keys.push(record?.get().key());
+        }
+        Ok(keys)
+    }
+
+    fn list(&self, ids: RangeInclusive<PageId>, from: PageKey, limit: usize) -> Result<Vec<Listed>> {
+        let mut listed = Vec::new();
+        let first = from.max(PageKey { id: *ids.start(), tie: 0 });
+        let mut entries = self.view.directory.iter_from(first.id.0).peekable();
+        while let Some(entry) = entries.next().filter(|e| e.first_id <= ids.end().0) {
+            let last_id = entries.peek().map_or(u64::MAX, |next| next.first_id - 1);
+            for (key, item) in self.items(entry, last_id)? {
+                if key < first || !ids.contains(&key.id) {
+                    continue;
+                }
+                if listed.len() >= limit {
+                    return Ok(listed);
+                }
+                let Some(version) = item.version() else {
+                    return Err(StorageError::corrupt(
+                        self.slots.path(),
+                        self.slots.offset(entry.extent),
+                        format!("page {key} is damaged"),
+                    ));
+                };
+                listed.push(Listed { key, version, bytes: item.page.len() as u64 });
+            }
+        }
+        Ok(listed)
+    }
+
+    fn pages(&self) -> u64 {
+        let on_disk: u64 = self.view.directory.iter().map(|e| u64::from(e.pages)).sum();
+        on_disk.saturating_add_signed(self.view.buffered_pages(&self.slots, self.is_hash))
+    }
+
+    fn live_bytes(&self) -> u64 {
+        self.view.directory.iter().map(|e| u64::from(e.live_bytes)).sum()
+    }
+}
