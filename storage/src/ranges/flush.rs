@@ -142,10 +142,21 @@ impl<'a> Sweep<'a> {
                 .filter_map(|(_, bytes)| Item { page: bytes.clone(), seen: None }.deadline_ms());
             after.deadline_ms = deadlines.fold(after.deadline_ms, u64::min);
         }
-        self.out.write(self.store.slots.offset(entry.extent) + u64::from(entry.used), &bytes)?;
         after.index = Arc::new(entry.index.appended(places.into_iter()));
         after.used += bytes.len() as u32;
+        self.end_with_zeros(&mut bytes, after.used, entry.extent);
+        self.out.write(self.store.slots.offset(entry.extent) + u64::from(entry.used), &bytes)?;
         Ok(after)
+    }
+
+    /// What was in a log's slot before may go on right where the new bytes end, record for record, when a log is written
+    /// as it once was: zeros behind it tell a directory that is made from the leaves where it ends.
+    fn end_with_zeros(&self, bytes: &mut Vec<u8>, used: u32, extent: Extent) {
+        let room = u64::from(extent.slots) * self.store.slots.slot_bytes();
+        let zeros = room.saturating_sub(used.into()).min(record::HEADER_BYTES as u64);
+        if !self.store.is_hash() {
+            bytes.resize(bytes.len() + zeros as usize, 0);
+        }
     }
 
     /// The pages of a leaf. What cannot be read is remembered as damage.
@@ -194,15 +205,18 @@ impl<'a> Sweep<'a> {
 
     fn write_leaf(&mut self, first_id: u64, last_id: u64, piece: Vec<(PageKey, Item)>) -> Result<Entry> {
         let items: Vec<Item> = piece.into_iter().map(|(_, item)| item).collect();
-        let bytes = leaf::encode(&items, self.next_leaf, first_id, last_id);
+        let mut bytes = leaf::encode(&items, self.next_leaf, first_id, last_id);
+        let used = bytes.len();
         self.next_leaf += 1;
         let extent = self.store.slots.allocate(self.store.slots.slots_for(bytes.len()));
         self.fresh.push(extent);
+        self.end_with_zeros(&mut bytes, used as u32, extent);
         self.out.write(self.store.slots.offset(extent), &bytes)?;
+        bytes.truncate(used);
         Ok(Entry {
             first_id,
             extent,
-            used: bytes.len() as u32,
+            used: used as u32,
             live_bytes: items.iter().map(|i| i.bytes() as u32).sum(),
             pages: items.len() as u32,
             deadline_ms: items.iter().filter_map(Item::deadline_ms).min().unwrap_or(u64::MAX),
