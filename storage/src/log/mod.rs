@@ -406,6 +406,10 @@ impl PageStore for LogStore {
         self.view.load().read(key, trust)
     }
 
+    fn lookup_warm(&self, key: PageKey) -> Option<Result<Option<Record>>> {
+        self.view.load().read_warm(key)
+    }
+
     fn lookup_id(&self, id: PageId, trust: Trust) -> Result<Vec<Record>> {
         let mut found = Vec::new();
         let mut failed = None;
