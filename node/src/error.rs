@@ -95,7 +95,9 @@ pub enum NodeError {
     },
 
     /// Strangers could reach an address that is not protected.
-    #[error("{address} can be reached from other machines: give a token and TLS, or listen on a loopback address")]
+    #[error(
+        "{address} can be reached from other machines: give a token and TLS, or listen on a loopback address"
+    )]
     Unprotected {
         /// The address.
         address: SocketAddr,

@@ -30,15 +30,19 @@
 mod client;
 mod control;
 mod error;
+#[cfg(any(fuzzing, test))]
+pub mod fuzzing;
 mod security;
 mod server;
 pub mod wire;
 
-pub use client::{Acknowledged, AddPages, AddRecords, Client, ClientSettings, Listing, PageReader, StreamRequest};
+pub use client::{
+    Acknowledged, AddPages, AddRecords, Client, ClientSettings, Listing, PageReader, StreamRequest,
+};
 pub use control::{Control, ControlReceiver, ControlSender, MESSAGE_BYTES_MAX};
 pub use error::{NodeError, Result, Retry};
-pub use security::{Token, check_listen};
 #[cfg(feature = "tls")]
 pub use security::{ClientTls, ServerTls};
+pub use security::{Token, check_listen};
 pub use server::{AcceptControl, Answer, Load, Pages, Server, Service, Settings, StorePages};
 pub use wire::Limits;

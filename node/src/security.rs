@@ -26,8 +26,7 @@ impl Token {
         use std::io::Read;
         let mut bytes = [0; 32];
         let source = "the system's random numbers";
-        let mut file =
-            std::fs::File::open("/dev/urandom").map_err(|e| NodeError::io("open", source, e))?;
+        let mut file = std::fs::File::open("/dev/urandom").map_err(|e| NodeError::io("open", source, e))?;
         file.read_exact(&mut bytes).map_err(|e| NodeError::io("read", source, e))?;
         Ok(Token(bytes))
     }
@@ -102,7 +101,8 @@ mod tls {
     }
 
     fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>> {
-        let all: Vec<_> = CertificateDer::pem_slice_iter(pem).collect::<std::result::Result<_, _>>().map_err(failed)?;
+        let all: Vec<_> =
+            CertificateDer::pem_slice_iter(pem).collect::<std::result::Result<_, _>>().map_err(failed)?;
         if all.is_empty() {
             return Err(failed("there is no certificate in the PEM text"));
         }

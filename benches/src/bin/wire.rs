@@ -14,7 +14,9 @@ use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use webbase_benches::arguments::Arguments;
 use webbase_benches::corpus::{Corpus, Random, repository_key};
-use webbase_benches::measure::{self, Cost, Work, alternate, median, print_setting, print_table, timed, touch};
+use webbase_benches::measure::{
+    self, Cost, Work, alternate, median, print_setting, print_table, timed, touch,
+};
 use webbase_benches::ours::page;
 use webbase_node::wire::frame::{HEADER_BYTES, Header, Kind};
 use webbase_node::wire::message::{self, Hello, Key, Request};
@@ -34,7 +36,13 @@ fn main() {
     let dir = PathBuf::from(arguments.value("--dir").unwrap_or("benches/work/wire"));
     let pages: Vec<Page<'static>> = corpus.pages.iter().map(page).collect();
     print_setting(Work { pages: pages.len() as u64, bytes: corpus.len_bytes() }, rounds);
-    let bench = Bench { pages, dir, rounds, lookups: arguments.number("--lookups", 100_000), raw_bytes: corpus.len_bytes() };
+    let bench = Bench {
+        pages,
+        dir,
+        rounds,
+        lookups: arguments.number("--lookups", 100_000),
+        raw_bytes: corpus.len_bytes(),
+    };
     if arguments.lists("--only", "add") {
         bench.add(Compression::None);
         bench.add(Compression::Zstd(1));
@@ -86,7 +94,11 @@ impl Drop for Node {
 }
 
 fn runtime(threads: usize) -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build().expect("a runtime")
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(threads)
+        .enable_all()
+        .build()
+        .expect("a runtime")
 }
 
 fn alone() -> tokio::runtime::Runtime {
@@ -176,8 +188,9 @@ impl Bench {
         let total: u64 = store.stats().live_bytes;
         let node = Node::start(store.clone());
         let client = alone();
-        let connected =
-            client.block_on(Client::connect(node.address(), ClientSettings::default())).expect("a connection");
+        let connected = client
+            .block_on(Client::connect(node.address(), ClientSettings::default()))
+            .expect("a connection");
         let samples = alternate(&["direct", "raw TCP", "wire"], self.rounds, |n| {
             timed(|| match n {
                 0 => {
@@ -218,7 +231,8 @@ impl Bench {
         }
         redis.fill(&values);
         let keys: Vec<PageKey> = values.iter().map(|(key, _)| *key).collect();
-        let mean = values.iter().map(|(_, record)| record.bytes().len() as u64).sum::<u64>() / values.len() as u64;
+        let mean =
+            values.iter().map(|(_, record)| record.bytes().len() as u64).sum::<u64>() / values.len() as u64;
         println!("\n- values: {} records, {mean} bytes on average; {CONNECTIONS} connections", values.len());
         for depth in [1, 16] {
             let names = ["redis", "node", "node, client library"];
@@ -334,7 +348,13 @@ impl Protocol for Ours {
 }
 
 /// One thread, many connections, each with `depth` requests under way.
-fn load<P: Protocol>(address: SocketAddr, protocol: P, keys: &[PageKey], depth: usize, lookups: usize) -> Cost {
+fn load<P: Protocol>(
+    address: SocketAddr,
+    protocol: P,
+    keys: &[PageKey],
+    depth: usize,
+    lookups: usize,
+) -> Cost {
     let runtime = alone();
     let keys: Arc<[PageKey]> = keys.into();
     runtime.block_on(async {
@@ -350,7 +370,14 @@ fn load<P: Protocol>(address: SocketAddr, protocol: P, keys: &[PageKey], depth: 
             .into_iter()
             .enumerate()
             .map(|(n, socket)| {
-                tokio::spawn(connection(socket, protocol.clone(), keys.clone(), n, depth, lookups / CONNECTIONS))
+                tokio::spawn(connection(
+                    socket,
+                    protocol.clone(),
+                    keys.clone(),
+                    n,
+                    depth,
+                    lookups / CONNECTIONS,
+                ))
             })
             .collect();
         for task in tasks {

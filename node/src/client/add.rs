@@ -176,7 +176,12 @@ pub struct AddRecords {
 
 impl AddRecords {
     pub(super) fn new(client: &Client, call: Call) -> AddRecords {
-        AddRecords { adding: Adding::new(client, call), records: Vec::new(), batch_bytes: 0, sent: Vec::new() }
+        AddRecords {
+            adding: Adding::new(client, call),
+            records: Vec::new(),
+            batch_bytes: 0,
+            sent: Vec::new(),
+        }
     }
 
     /// Adds a record to the batch, as [`AddPages::page`] does a page.

@@ -8,9 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::TcpStream;
-use webbase_storage::{
-    Compacted, Dictionaries, Dictionary, PageId, PageKey, Record, Stats, Verified, url,
-};
+use webbase_storage::{Compacted, Dictionaries, Dictionary, PageId, PageKey, Record, Stats, Verified, url};
 
 pub use self::add::{Acknowledged, AddPages, AddRecords};
 pub use self::read::{Listing, PageReader, StreamRequest};
@@ -115,7 +113,11 @@ impl Client {
         Self::introduce(socket, address, settings).await
     }
 
-    async fn introduce<S: Socket>(mut socket: S, address: SocketAddr, settings: ClientSettings) -> Result<Client> {
+    async fn introduce<S: Socket>(
+        mut socket: S,
+        address: SocketAddr,
+        settings: ClientSettings,
+    ) -> Result<Client> {
         let peer = address.to_string();
         let hello = Hello {
             repository: settings.repository,
@@ -238,7 +240,11 @@ impl Client {
     ///
     /// # Errors
     /// When there is no answer at all.
-    pub async fn lookup_many(&self, generation: u64, keys: &[PageKey]) -> Result<Vec<Result<Option<Record>>>> {
+    pub async fn lookup_many(
+        &self,
+        generation: u64,
+        keys: &[PageKey],
+    ) -> Result<Vec<Result<Option<Record>>>> {
         let mut all = Vec::with_capacity(keys.len());
         for some in keys.chunks(KEYS_MAX) {
             self.lookup_some(generation, some, &mut all).await?;

@@ -192,7 +192,13 @@ impl<T: Row> Listing<T> {
     pub(super) fn open(client: &Client, request: &Request) -> Result<Listing<T>> {
         let call = client.ask(request)?;
         let limit = client.inner.long_answer;
-        Ok(Listing { client: client.clone(), call, limit, payload: Bytes::new(), row: std::marker::PhantomData })
+        Ok(Listing {
+            client: client.clone(),
+            call,
+            limit,
+            payload: Bytes::new(),
+            row: std::marker::PhantomData,
+        })
     }
 
     /// The next row, or `None` after the last.

@@ -157,7 +157,8 @@ impl Shared {
                 let outcome = match &fault {
                     Some(fault) => Err(fault.clone()),
                     None if batch.failures != failures => {
-                        let text = "the disk failed under another batch, and this one may be lost; add it again";
+                        let text =
+                            "the disk failed under another batch, and this one may be lost; add it again";
                         Err(Fault::new(Code::Store, text))
                     }
                     None => Ok(batch.added),

@@ -189,7 +189,8 @@ impl Server {
             let (found, max) = (credit.into(), CREDIT_BYTES_MIN.into());
             return Err(NodeError::TooMuch { what: "the credit is smaller than the least", found, max });
         }
-        let listener = TcpListener::bind(address).await.map_err(|e| NodeError::io("listen on", address, e))?;
+        let listener =
+            TcpListener::bind(address).await.map_err(|e| NodeError::io("listen on", address, e))?;
         let address = listener.local_addr().map_err(|e| NodeError::io("listen on", address, e))?;
         let threads = |e| NodeError::io("start threads for", address, e);
         let workers = Workers::start(settings.short_threads, settings.long_threads).map_err(threads)?;
@@ -295,7 +296,8 @@ impl Inner {
         let refuse = if all >= max {
             Some(Fault::new(Code::Busy, format!("there are {all} connections, that is the limit")))
         } else if of_peer >= of_peer_max {
-            let text = format!("there are {of_peer} connections from {peer}, that is the limit for one address");
+            let text =
+                format!("there are {of_peer} connections from {peer}, that is the limit for one address");
             Some(Fault::new(Code::Busy, text))
         } else {
             None

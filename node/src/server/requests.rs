@@ -144,14 +144,16 @@ async fn serve(
     let p = pages.clone();
     match request {
         Request::Lookup { generation, key } => {
-            lookup(inner, pages, call, move || Ok(p.lookup(generation, key.into())?.into_iter().collect())).await
+            lookup(inner, pages, call, move || Ok(p.lookup(generation, key.into())?.into_iter().collect()))
+                .await
         }
         Request::LookupId { generation, id } => {
             lookup(inner, pages, call, move || p.lookup_id(generation, PageId(id))).await
         }
         Request::LookupUrl { generation, url } => {
             bound("bytes of a URL", url.len(), URL_BYTES_MAX)?;
-            lookup(inner, pages, call, move || Ok(p.lookup_url(generation, &url)?.into_iter().collect())).await
+            lookup(inner, pages, call, move || Ok(p.lookup_url(generation, &url)?.into_iter().collect()))
+                .await
         }
         Request::LookupMany { generation, keys } => {
             bound("keys in a multi-lookup", keys.len(), KEYS_MAX)?;

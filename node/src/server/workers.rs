@@ -101,6 +101,8 @@ pub(crate) struct Doing<T>(oneshot::Receiver<T>);
 
 impl<T> Doing<T> {
     pub(crate) async fn done(self) -> Result<T, Fault> {
-        self.0.await.map_err(|_| Fault::new(Code::Internal, "the node met a fault of its own in this request"))
+        self.0
+            .await
+            .map_err(|_| Fault::new(Code::Internal, "the node met a fault of its own in this request"))
     }
 }

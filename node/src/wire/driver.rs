@@ -171,7 +171,9 @@ impl<S: Socket, A: Accept> Driver<S, A> {
             Kind::Open => {
                 let accept = &mut self.accept;
                 let end = header.flags & END != 0;
-                self.input.with_payload(header, |payload| accept.open(mux, id, end, payload)).map_err(damaged)?
+                self.input
+                    .with_payload(header, |payload| accept.open(mux, id, end, payload))
+                    .map_err(damaged)?
             }
             // What is still on its way for a call that is over is let through to nowhere.
             Kind::Data if !mux.is_open(id) => self.input.with_payload(header, |_| ()).map_err(damaged),

@@ -35,7 +35,10 @@ pub(crate) async fn dial<S: Socket>(socket: &mut S, peer: &str, hello: &Hello) -
     }
     let welcome: Welcome = message::decode(rest).map_err(broken)?;
     if welcome.credit_bytes < CREDIT_BYTES_MIN || welcome.calls_max == 0 {
-        return Err(broken(format!("it takes {} bytes and {} calls", welcome.credit_bytes, welcome.calls_max)));
+        return Err(broken(format!(
+            "it takes {} bytes and {} calls",
+            welcome.credit_bytes, welcome.calls_max
+        )));
     }
     Ok((input, welcome))
 }
@@ -51,11 +54,7 @@ pub(crate) struct Gate<'a> {
 }
 
 /// Accepts: reads the introduction, checks it, answers. A peer that is refused is told why and given up.
-pub(crate) async fn accept<S: Socket>(
-    socket: &mut S,
-    peer: &str,
-    gate: Gate<'_>,
-) -> Result<(Input, Hello)> {
+pub(crate) async fn accept<S: Socket>(socket: &mut S, peer: &str, gate: Gate<'_>) -> Result<(Input, Hello)> {
     let mut input = Input::default();
     let checked = async {
         let (header, payload) = read(socket, &mut input, peer).await?;

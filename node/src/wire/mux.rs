@@ -487,9 +487,7 @@ impl Call {
             if call.consumed >= u64::from(self.mux.limits.credit_bytes / 4) && !call.ended {
                 let back = std::mem::take(&mut call.consumed);
                 call.receive_credit += back;
-                state
-                    .out
-                    .small_frame(Header::new(Kind::Credit, self.id, 4), &(back as u32).to_le_bytes());
+                state.out.small_frame(Header::new(Kind::Credit, self.id, 4), &(back as u32).to_le_bytes());
                 state.wake_driver();
             }
             return Poll::Ready(Ok(Some(item)));

@@ -59,7 +59,8 @@ impl RangeSet {
     /// Whether a page is wanted.
     pub fn contains(&self, id: PageId) -> bool {
         let range = self.range_of(id);
-        self.is_all() || self.members.get(range as usize / 64).is_some_and(|word| word >> (range % 64) & 1 == 1)
+        self.is_all()
+            || self.members.get(range as usize / 64).is_some_and(|word| word >> (range % 64) & 1 == 1)
     }
 }
 
