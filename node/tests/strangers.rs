@@ -8,7 +8,7 @@ use std::time::Duration;
 use common::{Node, Raw, frame, hello, hello_frame, open_frame, url};
 use tokio::io::AsyncWriteExt;
 use webbase_node::wire::frame::{DATA_BYTES, END, HEADER_BYTES, Header, Kind, check};
-use webbase_node::wire::message::{self, Code, Form, Hello, Key, Request};
+use webbase_node::wire::message::{self, Code, Form, Hello, Key, Request, StreamOrder};
 use webbase_node::wire::ranges::RangeSet;
 use webbase_node::{Client, ClientSettings, Limits, NodeError, Settings, Token};
 use webbase_storage::{Compression, Organization, PageKey};
@@ -89,22 +89,26 @@ async fn rubbish_after_the_handshake_is_cut_off_too() {
 async fn data_beyond_the_credit_is_a_violation() {
     let mut settings = Settings::default();
     settings.limits.credit_bytes = 1 << 20;
-    settings.batches_max = 1;
     let node = Node::with(Organization::Log, Compression::None, settings).await;
-    let mut raw = Raw::greeted(node.address()).await;
-    raw.send(&open_frame(1, false, &Request::Add { form: Form::Pages })).await;
-    // No batch ever ends, and parts of one item are not consumed for good: at most the window plus what was given back.
-    let piece = frame(Header::new(Kind::Data, 1, DATA_BYTES), &vec![1; DATA_BYTES]);
-    let flood = async {
-        for _ in 0..1000 {
-            if raw.socket.write_all(&piece).await.is_err() {
-                break;
-            }
-        }
+    node.fill(0..100, 20_000);
+    let mut raw = Raw::connect(node.address()).await;
+    raw.send(&hello_frame(1, 1, &Hello { credit_bytes: 512 << 10, ..hello() })).await;
+    assert_eq!(raw.next().await.unwrap().0.kind, Kind::Welcome);
+    // A stream takes no data, and this one waits for credit: what is sent to it stays.
+    let stream = Request::Stream {
+        generation: 0,
+        order: StreamOrder::Store,
+        from: "start".into(),
+        direct: false,
+        ranges: RangeSet::all(),
     };
-    tokio::time::timeout(Duration::from_secs(20), flood).await.unwrap();
+    raw.send(&open_frame(1, false, &stream)).await;
+    let piece = frame(Header::new(Kind::Data, 1, DATA_BYTES), &vec![1; DATA_BYTES]);
+    for _ in 0..5 {
+        let _ = raw.socket.write_all(&piece).await; // the fifth is one too many
+    }
     let fault = raw.refused().await;
-    assert!(fault.text.contains("credit") || fault.text.contains("batch"), "{fault}");
+    assert!(fault.text.contains("credit"), "{fault}");
 }
 
 #[tokio::test]
@@ -263,6 +267,7 @@ async fn too_many_connections_and_calls_are_told_to_come_later() {
     // A peer that does not count is refused call by call.
     drop(second);
     common::until("a place is free", || node.server.load().connections == 1).await;
+    common::until("no add is left", || node.server.load().adds == 0).await;
     let mut raw = Raw::greeted(node.address()).await;
     for call in 1..=4 {
         raw.send(&open_frame(call, false, &Request::Add { form: Form::Pages })).await;

@@ -15,8 +15,9 @@ use super::frame::{self, FrameError, HEADER_BYTES, Header};
 pub(crate) trait Socket: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin + 'static> Socket for S {}
 
-/// Bytes asked of the system at once.
-const READ_BYTES: usize = 256 << 10;
+/// Bytes asked of the system at once, to begin with; doubled whenever so many came, up to the other.
+const READ_BYTES: usize = 64 << 10;
+const READ_BYTES_MAX: usize = 1 << 20;
 /// Payloads up to this size are copied: cheaper than a vector entry, and a small record does not hold a large buffer.
 const COPIED_BYTES: usize = 4 << 10;
 /// Buffers in one write.
@@ -28,6 +29,8 @@ pub(crate) struct Input {
     buffer: BytesMut,
     /// The header at the front of the buffer, once it was checked.
     header: Option<Header>,
+    /// Doublings of [`READ_BYTES`].
+    doubled: u32,
 }
 
 impl Input {
@@ -40,10 +43,16 @@ impl Input {
         // Room for the whole frame that is coming, so that it lies in one piece.
         let frame = self.header.map_or(HEADER_BYTES, |h| HEADER_BYTES + h.rest_bytes());
         let missing = frame.saturating_sub(self.buffer.len()).max(1);
-        if self.buffer.capacity() - self.buffer.len() < missing.max(4 << 10) {
-            self.buffer.reserve(missing.max(READ_BYTES));
+        let read_bytes = READ_BYTES << self.doubled;
+        if self.buffer.capacity() - self.buffer.len() < missing.max(read_bytes / 4) {
+            self.buffer.reserve(missing.max(read_bytes));
         }
-        pin!(socket.read_buf(&mut self.buffer)).poll(cx)
+        let spare = self.buffer.capacity() - self.buffer.len();
+        let read = pin!(socket.read_buf(&mut self.buffer)).poll(cx);
+        if matches!(read, Poll::Ready(Ok(n)) if n == spare) && read_bytes < READ_BYTES_MAX {
+            self.doubled += 1;
+        }
+        read
     }
 
     /// The next frame's header, whether or not its payload has come.

@@ -608,7 +608,11 @@ impl Call {
     /// The accepting side has sent its last data with [`END`] already.
     pub(crate) fn forget(&self) {
         self.over.store(true, Ordering::Relaxed);
-        self.mux.state.lock().calls.remove(&self.id);
+        let mut state = self.mux.state.lock();
+        state.calls.remove(&self.id);
+        if state.goodbye {
+            state.wake_driver(); // it may be all that was waited for
+        }
     }
 
     /// Ends the call with an error.
