@@ -1,7 +1,8 @@
 //! What the wire costs: adding, streaming and looking up through a node on loopback, against the same store used
 //! directly, raw loopback TCP, and Redis GET of the same values.
 //!
-//! `wire --corpus FILE [--pages N] [--rounds N] [--dir DIR] [--only add,stream,lookup]`. Redis is started here, on a free
+//! `wire --corpus FILE [--pages N] [--rounds N] [--dir DIR] [--only add,stream,lookup]
+//! [--threads N]`, where N threads serve the node's connections. Redis is started here, on a free
 //! port and without persistence; `redis.sh` installs it. Both sides of the lookups are loaded by the same generator: one
 //! thread, as many connections, as deep.
 
@@ -42,6 +43,7 @@ fn main() {
         rounds,
         lookups: arguments.number("--lookups", 100_000),
         raw_bytes: corpus.len_bytes(),
+        threads: arguments.number("--threads", 1),
     };
     if arguments.lists("--only", "add") {
         bench.add(Compression::None);
@@ -62,6 +64,7 @@ struct Bench {
     rounds: usize,
     lookups: usize,
     raw_bytes: u64,
+    threads: usize,
 }
 
 /// A node in this process, on threads of its own.
@@ -71,8 +74,8 @@ struct Node {
 }
 
 impl Node {
-    fn start(store: Arc<dyn PageStore>) -> Node {
-        let runtime = runtime(2);
+    fn start(store: Arc<dyn PageStore>, threads: usize) -> Node {
+        let runtime = runtime(threads);
         let address = "127.0.0.1:0".parse().expect("an address");
         let server = runtime
             .block_on(Server::start(address, Service::of_store(store), Settings::default()))
@@ -147,7 +150,7 @@ impl Bench {
                     store.commit().expect("a commit");
                 }),
                 n => {
-                    let node = Node::start(store.clone());
+                    let node = Node::start(store.clone(), self.threads);
                     let client = alone();
                     let connected = client
                         .block_on(Client::connect(node.address(), ClientSettings::default()))
@@ -186,7 +189,7 @@ impl Bench {
     fn stream(&self, compression: Compression) {
         let store = self.filled(compression);
         let total: u64 = store.stats().live_bytes;
-        let node = Node::start(store.clone());
+        let node = Node::start(store.clone(), self.threads);
         let client = alone();
         let connected = client
             .block_on(Client::connect(node.address(), ClientSettings::default()))
@@ -222,7 +225,7 @@ impl Bench {
 
     fn lookup(&self) {
         let store = self.filled(Compression::Zstd(1));
-        let node = Node::start(store.clone());
+        let node = Node::start(store.clone(), self.threads);
         let redis = Redis::start();
         let mut values = Vec::new();
         for record in store.stream(&StreamSpec::default()).expect("a stream") {

@@ -11,6 +11,7 @@ use crate::wire::frame::{BATCH, DATA_BYTES, DICTIONARY};
 use crate::wire::message::{self, BatchAnswer, Fault};
 use crate::wire::mux::Call;
 use crate::wire::pages::{page_bytes, write_page};
+use crate::wire::pool;
 
 /// Batches sent whose answers have not been looked at.
 const UNANSWERED_MAX: u64 = 32;
@@ -117,8 +118,11 @@ impl AddPages {
             self.end_batch().await?;
         }
         if !self.buffer.is_empty() && self.buffer.len() + bytes > DATA_BYTES {
-            let frame = std::mem::replace(&mut self.buffer, Vec::with_capacity(DATA_BYTES));
-            self.adding.call.send(0, frame.into()).await?;
+            let frame = std::mem::take(&mut self.buffer);
+            self.adding.call.send(0, pool::share(frame)).await?;
+        }
+        if self.buffer.capacity() == 0 {
+            self.buffer = pool::take(bytes);
         }
         let too_long = || StorageError::BadPage {
             url: page.url.chars().take(200).collect(),
@@ -136,7 +140,7 @@ impl AddPages {
     pub async fn end_batch(&mut self) -> Result<u64> {
         let frame = std::mem::take(&mut self.buffer);
         self.batch_bytes = 0;
-        self.adding.call.send(BATCH, frame.into()).await?;
+        self.adding.call.send(BATCH, pool::share(frame)).await?;
         self.adding.batch_sent().await?;
         Ok(self.adding.sent - 1)
     }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use webbase_storage::Added;
 
 use super::Inner;
@@ -41,6 +41,7 @@ pub(super) async fn serve(inner: &Arc<Inner>, call: &Call, form: Form) -> Result
             item = call.receive(None), if may_take => match item? {
                 Some(item) => {
                     if take(inner, &mut batch, item)? {
+                        batch.memory = memory(inner, batch.bytes).await;
                         pending.push_back(adder.add(form, std::mem::take(&mut batch)));
                     }
                 }
@@ -71,6 +72,14 @@ fn take(inner: &Inner, batch: &mut Batch, item: Item) -> Result<bool, Fault> {
         to.push(payload);
     }
     Ok(flags & BATCH != 0)
+}
+
+/// Waits until there is memory for a batch.
+async fn memory(inner: &Inner, bytes: usize) -> Option<OwnedSemaphorePermit> {
+    let all = inner.settings.batches_bytes_max >> 10;
+    let share = (bytes >> 10).clamp(1, all.max(1));
+    // The semaphore is never closed.
+    inner.batch_memory.clone().acquire_many_owned(share as u32).await.ok()
 }
 
 async fn answer(

@@ -5,20 +5,27 @@
 //! 2. A batch that the store refuses concerns nobody else. A failing disk may have taken other staged batches with it:
 //!    then none of those that wait for a commit is acknowledged. They may be stored all the same; adding them again is
 //!    harmless.
-//! 3. Queues are bounded by the calls that may add at once and the batches each may have under way.
+//! 3. Queues are bounded by the calls that may add at once and the batches each may have under way; the bytes of batches
+//!    that wait to be staged, by the server's memory for them.
+//! 4. While there is more to stage, a commit waits for a few batches: syncing each alone would make the disk the limit.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use webbase_storage::{Added, Page, Record, StorageError};
 
 use super::pages::Pages;
 use crate::wire::message::{Code, Fault, Form};
 use crate::wire::pages::take_page;
 use crate::wire::records::take_unverified;
+
+/// Batches that a commit waits for while more are coming, and how long at most.
+const GROUP_BATCHES: usize = 6;
+const GROUP_WAIT: Duration = Duration::from_millis(50);
 
 /// Pages handed over together.
 #[derive(Default)]
@@ -28,6 +35,8 @@ pub(crate) struct Batch {
     /// Whole pages or records end to end.
     pub(crate) payloads: Vec<Bytes>,
     pub(crate) bytes: usize,
+    /// Its share of the memory for batches, given back when it is staged.
+    pub(crate) memory: Option<OwnedSemaphorePermit>,
 }
 
 type Outcome = Result<Added, Fault>;
@@ -143,6 +152,12 @@ impl Shared {
                     return;
                 }
                 self.to_commit.wait(&mut queues);
+            }
+            let until = Instant::now() + GROUP_WAIT;
+            while queues.staged.len() < GROUP_BATCHES && (queues.staging || !queues.waiting.is_empty()) {
+                if self.to_commit.wait_until(&mut queues, until).timed_out() {
+                    break;
+                }
             }
             let batches = std::mem::take(&mut queues.staged);
             drop(queues);

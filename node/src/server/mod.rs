@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 use webbase_storage::PageStore;
 
 pub use self::pages::{Answer, Pages, StorePages};
@@ -51,8 +51,10 @@ pub struct Settings {
     pub connections_per_peer_max: usize,
     /// Adds at once, of all connections.
     pub uploads_max: usize,
-    /// Batches that one add may have under way.
+    /// Batches that one add may have under way, most of them waiting for a commit, which takes no memory.
     pub batches_max: usize,
+    /// Bytes of all batches that wait to be staged, of all connections; more wait, with what they have sent, for room.
+    pub batches_bytes_max: usize,
     /// Bytes of a batch, as sent; a single larger page is taken as a batch of its own.
     pub batch_bytes_max: usize,
     /// Threads for lookups that wait for the disk and for chunks of streams.
@@ -71,7 +73,8 @@ impl Default for Settings {
             connections_max: 1024,
             connections_per_peer_max: 512,
             uploads_max: 64,
-            batches_max: 4,
+            batches_max: 12,
+            batches_bytes_max: 256 << 20,
             batch_bytes_max: 16 << 20,
             short_threads: 8,
             long_threads: 2,
@@ -156,6 +159,8 @@ struct Inner {
     workers: Workers,
     adder: Option<Adder>,
     counters: Counters,
+    /// In KiB.
+    batch_memory: Arc<Semaphore>,
     connections: Mutex<Connections>,
     /// A connection has ended.
     ended: Notify,
@@ -196,6 +201,7 @@ impl Server {
         let workers = Workers::start(settings.short_threads, settings.long_threads).map_err(threads)?;
         let adder = service.pages.clone().map(Adder::start).transpose().map_err(threads)?;
         let repository = service.pages.as_ref().map(|p| p.repository_key().fingerprint());
+        let batch_memory = Arc::new(Semaphore::new((settings.batches_bytes_max >> 10).max(1)));
         let inner = Arc::new(Inner {
             settings,
             service,
@@ -203,6 +209,7 @@ impl Server {
             workers,
             adder,
             counters: Counters::default(),
+            batch_memory,
             connections: Mutex::default(),
             ended: Notify::new(),
             leaving: watch::Sender::new(false),

@@ -6,18 +6,20 @@ use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 
 use super::frame::{self, FrameError, HEADER_BYTES, Header};
+use super::pool;
 
 /// A byte stream both ways: a socket, with or without TLS.
 pub(crate) trait Socket: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin + 'static> Socket for S {}
 
-/// Bytes asked of the system at once, to begin with; doubled whenever so many came, up to the other.
+/// Bytes asked of the system at once.
 const READ_BYTES: usize = 64 << 10;
-const READ_BYTES_MAX: usize = 1 << 20;
+/// Frames from this size on are read straight into a buffer of their own.
+const LARGE_BYTES: usize = 24 << 10;
 /// Payloads up to this size are copied: cheaper than a vector entry, and a small record does not hold a large buffer.
 const COPIED_BYTES: usize = 4 << 10;
 /// Buffers in one write.
@@ -27,10 +29,10 @@ const SLICES: usize = 64;
 #[derive(Default)]
 pub(crate) struct Input {
     buffer: BytesMut,
-    /// The header at the front of the buffer, once it was checked.
+    /// The header of the frame that comes next, once it was checked.
     header: Option<Header>,
-    /// Doublings of [`READ_BYTES`].
-    doubled: u32,
+    /// What follows that header, where it is much; the header is then taken off the buffer.
+    large: Option<Vec<u8>>,
 }
 
 impl Input {
@@ -40,34 +42,40 @@ impl Input {
         socket: &mut S,
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<usize>> {
-        // Room for the whole frame that is coming, so that it lies in one piece.
-        let frame = self.header.map_or(HEADER_BYTES, |h| HEADER_BYTES + h.rest_bytes());
-        let missing = frame.saturating_sub(self.buffer.len()).max(1);
-        let read_bytes = READ_BYTES << self.doubled;
-        if self.buffer.capacity() - self.buffer.len() < missing.max(read_bytes / 4) {
-            self.buffer.reserve(missing.max(read_bytes));
+        if let (Some(header), Some(large)) = (self.header, &mut self.large) {
+            let missing = header.rest_bytes().saturating_sub(large.len());
+            if missing > 0 {
+                return pin!(socket.read_buf(&mut large.limit(missing))).poll(cx);
+            }
         }
-        let spare = self.buffer.capacity() - self.buffer.len();
-        let read = pin!(socket.read_buf(&mut self.buffer)).poll(cx);
-        if matches!(read, Poll::Ready(Ok(n)) if n == spare) && read_bytes < READ_BYTES_MAX {
-            self.doubled += 1;
+        if self.buffer.capacity() - self.buffer.len() < LARGE_BYTES + HEADER_BYTES {
+            self.buffer.reserve(READ_BYTES);
         }
-        read
+        pin!(socket.read_buf(&mut self.buffer)).poll(cx)
     }
 
     /// The next frame's header, whether or not its payload has come.
     pub(crate) fn peek(&mut self) -> Result<Option<Header>, FrameError> {
         if self.header.is_none() {
             let Some(bytes) = self.buffer.first_chunk() else { return Ok(None) };
-            self.header = Some(Header::decode(bytes)?);
+            let header = Header::decode(bytes)?;
+            self.header = Some(header);
+            self.buffer.advance(HEADER_BYTES);
+            if header.rest_bytes() > LARGE_BYTES {
+                let mut large = pool::take(header.rest_bytes());
+                let here = self.buffer.split_to(header.rest_bytes().min(self.buffer.len()));
+                large.extend_from_slice(&here);
+                self.large = Some(large);
+            }
         }
         Ok(self.header)
     }
 
     /// The next whole frame's header; its payload is then taken with [`Input::payload`].
     pub(crate) fn next(&mut self) -> Result<Option<Header>, FrameError> {
-        let whole = |h: &Header, len: usize| len >= HEADER_BYTES + h.rest_bytes();
-        Ok(self.peek()?.filter(|h| whole(h, self.buffer.len())))
+        let header = self.peek()?;
+        let have = self.large.as_ref().map_or(self.buffer.len(), Vec::len);
+        Ok(header.filter(|h| have >= h.rest_bytes()))
     }
 
     /// Hands the payload of the frame that `next` announced to `take`, in place, and goes on behind it.
@@ -76,21 +84,31 @@ impl Input {
         header: &Header,
         take: impl FnOnce(&[u8]) -> R,
     ) -> Result<R, FrameError> {
-        let rest = self.buffer.get(HEADER_BYTES..HEADER_BYTES + header.rest_bytes()).unwrap_or_default();
-        let result = header.payload(rest).map(take);
-        self.buffer.advance((HEADER_BYTES + header.rest_bytes()).min(self.buffer.len()));
         self.header = None;
+        if let Some(large) = self.large.take() {
+            let large = pool::share(large);
+            return header.payload(&large).map(take);
+        }
+        let rest = self.buffer.get(..header.rest_bytes()).unwrap_or_default();
+        let result = header.payload(rest).map(take);
+        self.buffer.advance(header.rest_bytes().min(self.buffer.len()));
         result
     }
 
     /// The payload of the frame that `next` announced, to keep.
     pub(crate) fn payload(&mut self, header: &Header) -> Result<Bytes, FrameError> {
+        if let Some(large) = self.large.take() {
+            self.header = None;
+            let mut large = pool::share(large);
+            header.payload(&large)?;
+            large.truncate(header.length as usize);
+            return Ok(large);
+        }
         if header.length as usize <= COPIED_BYTES {
             return self.with_payload(header, Bytes::copy_from_slice);
         }
         self.header = None;
-        let mut whole = self.buffer.split_to((HEADER_BYTES + header.rest_bytes()).min(self.buffer.len()));
-        whole.advance(HEADER_BYTES);
+        let mut whole = self.buffer.split_to(header.rest_bytes().min(self.buffer.len()));
         header.payload(&whole)?;
         whole.truncate(header.length as usize);
         Ok(whole.freeze())

@@ -12,6 +12,7 @@ pub(crate) mod link;
 pub mod message;
 pub(crate) mod mux;
 pub mod pages;
+pub(crate) mod pool;
 pub mod ranges;
 pub(crate) mod records;
 
