@@ -59,6 +59,7 @@ use std::sync::Arc;
 pub use codec::{Codec, Compression, Dictionaries, Dictionary};
 pub use error::{Result, StorageError};
 pub use expiry::{Due, SHORT_LIFE_S, Seen, deadline_ms};
+pub use packer::pack_page;
 pub use page::{Page, PageId, PageKey, RepositoryKey, Version};
 pub use record::{
     FIELD_BYTES_MAX, Kind, RECORD_BYTES_MIN, Record, RecordError, RecordRef, crc64, record_len,

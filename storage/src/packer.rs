@@ -90,6 +90,28 @@ pub(crate) fn mark(kind: Kind, key: PageKey, at_ms: u64, lifetime_s: u32) -> Enc
     out
 }
 
+/// Makes a record of one page outside any store: what a client does that packs pages itself. `dictionary` is one that the
+/// store it is meant for knows, made for the level of `compression`.
+///
+/// # Errors
+/// When the URL is none, or a field does not fit a record.
+pub fn pack_page(
+    key: &RepositoryKey,
+    page: &Page<'_>,
+    compression: Compression,
+    dictionary: Option<&Dictionary>,
+) -> Result<Record> {
+    let page_key = key.page_key(page.url)?;
+    let mut head = Vec::new();
+    let packed = dictionary.is_some_and(|d| codec::pack_head(d, page.head, &mut head));
+    let mut out = Vec::new();
+    codec::pack(compression, dictionary, page.body, |codec, digest, stored| {
+        let head = (packed && digest != 0).then_some(head.as_slice());
+        record::encode(page, page_key, (codec, digest, stored), head, &mut out)
+    })?;
+    Ok(Record::new_unverified(out.into())?)
+}
+
 /// Makes records of pages for one store.
 pub(crate) struct Packer {
     key: RepositoryKey,

@@ -34,6 +34,12 @@ pub trait Snapshot: Send + Sync {
     /// When it is damaged or cannot be read.
     fn lookup(&self, key: PageKey, trust: Trust) -> Result<Option<Record>>;
 
+    /// As [`Snapshot::lookup`], verified, but only where that needs no waiting for the disk; `None` says that it would.
+    fn lookup_warm(&self, key: PageKey) -> Option<Result<Option<Record>>> {
+        let _ = key;
+        None
+    }
+
     /// The records of all pages with this page id: nearly always one.
     ///
     /// # Errors

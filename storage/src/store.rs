@@ -387,6 +387,14 @@ pub trait PageStore: Send + Sync {
         self.lookup(key, trust)?.map(|record| record.unpacked(self.dictionaries())).transpose()
     }
 
+    /// As [`PageStore::lookup`] with [`Trust::Verify`], but only where that needs no waiting for the disk; `None` says
+    /// that it would. For servers that answer from memory without a change of threads. It may be wrong about memory now
+    /// and then, never about the page.
+    fn lookup_warm(&self, key: PageKey) -> Option<Result<Option<Record>>> {
+        let _ = key;
+        None
+    }
+
     /// The records of all pages with this page id: nearly always one.
     ///
     /// # Errors

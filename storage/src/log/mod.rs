@@ -428,6 +428,10 @@ impl PageStore for LogStore {
         self.view.load().read(key, how)
     }
 
+    fn lookup_warm(&self, key: PageKey) -> Option<Result<Option<Record>>> {
+        self.view.load().read_warm(key, self.cache.as_deref())
+    }
+
     fn lookup_id(&self, id: PageId, trust: Trust) -> Result<Vec<Record>> {
         self.view.load().read_id(id, self.how(trust))
     }

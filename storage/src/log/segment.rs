@@ -344,6 +344,13 @@ impl Segment {
         self.record(bytes.into(), place.start, trust)
     }
 
+    /// The record at a position, verified, if its bytes are mapped and in memory.
+    pub(crate) fn read_resident(&self, position: usize) -> Option<Result<Record>> {
+        let place = self.place(position)?;
+        let bytes = self.mapped(&place).filter(|bytes| self.is_resident(bytes))?;
+        Some(self.record(bytes, place.start, Trust::Verify))
+    }
+
     /// Whether mapped bytes are in memory. Asking the system costs as much as half a small record's checksum, so after a
     /// long run of yeses only every eighth lookup asks, until one is a no. A wrong guess costs time, not correctness.
     pub(crate) fn is_resident(&self, mapped: &[u8]) -> bool {

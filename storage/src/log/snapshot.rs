@@ -140,6 +140,10 @@ impl Snapshot for LogSnapshot {
         self.view.read(key, self.how(trust))
     }
 
+    fn lookup_warm(&self, key: PageKey) -> Option<Result<Option<Record>>> {
+        self.view.read_warm(key, self.cache.as_deref())
+    }
+
     fn lookup_id(&self, id: PageId, trust: Trust) -> Result<Vec<Record>> {
         self.view.read_id(id, self.how(trust))
     }

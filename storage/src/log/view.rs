@@ -194,6 +194,22 @@ impl View {
         result
     }
 
+    /// As `read`, verified, from what is in memory; `None` when a disk would have to be waited for.
+    pub(crate) fn read_warm(&self, key: PageKey, cache: Option<&RecordCache>) -> Option<Result<Option<Record>>> {
+        let mut result = Some(Ok(None));
+        self.candidates(key.id, |part, position, ordinal| {
+            let cached = cache.and_then(|cache| cache.get(ordinal)).map(Ok);
+            match cached.or_else(|| part.segment.read_resident(position)) {
+                Some(Ok(record)) if record.get().key() != key => return false,
+                Some(Ok(record)) => result = Some(Ok(Some(record))),
+                // Cold, or damaged: `read` finds out whose damage it is.
+                _ => result = None,
+            }
+            true
+        });
+        result
+    }
+
     /// Marks these ordinals dead, in bitmaps of this view's own.
     pub(crate) fn bury(&mut self, mut ordinals: Vec<u64>) {
         ordinals.sort_unstable();

@@ -1,0 +1,396 @@
+//! A node as seen by its clients: one connection, many requests at once, every record verified.
+
+mod add;
+mod read;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+use webbase_storage::{Compacted, Dictionaries, Dictionary, PageId, PageKey, Record, Stats, Verified, url};
+
+pub use self::add::{Acknowledged, AddPages, AddRecords};
+pub use self::read::{Listing, PageReader, StreamRequest};
+
+use crate::control::Control;
+use crate::error::{NodeError, Result};
+use crate::security::Token;
+use crate::wire::driver::{AcceptNone, Driver};
+use crate::wire::frame::RECORDS;
+use crate::wire::handshake;
+use crate::wire::link::Socket;
+use crate::wire::message::{
+    self, CompactAnswer, Figures, Form, Hello, KEYS_MAX, Key, Missing, Request, VerifyAnswer, Welcome,
+};
+use crate::wire::mux::{Call, Limits, Mux};
+use crate::wire::ranges::RangeSet;
+use crate::wire::records::take_verified;
+
+/// Settings of a client.
+#[derive(Clone, Debug)]
+pub struct ClientSettings {
+    /// Limits of the connection.
+    pub limits: Limits,
+    /// The secret the server asks for.
+    pub token: Option<Token>,
+    /// What servers are trusted; without it the connection is not encrypted.
+    #[cfg(feature = "tls")]
+    pub tls: Option<crate::security::ClientTls>,
+    /// The repository expected there, by its key's fingerprint; a server of another one refuses.
+    pub repository: Option<String>,
+    /// Until the connection stands.
+    pub connect: Duration,
+    /// Until a request is answered, and between two pieces of a longer answer.
+    pub answer: Duration,
+    /// Until a verification, a compaction or a list begins to be answered.
+    pub long_answer: Duration,
+    /// Bytes of a batch of an add.
+    pub batch_bytes: usize,
+    /// Dictionaries known already, shared with other clients; new ones are added.
+    pub dictionaries: Dictionaries,
+}
+
+impl Default for ClientSettings {
+    fn default() -> Self {
+        ClientSettings {
+            limits: Limits::default(),
+            token: None,
+            #[cfg(feature = "tls")]
+            tls: None,
+            repository: None,
+            connect: Duration::from_secs(5),
+            answer: Duration::from_secs(30),
+            long_answer: Duration::from_secs(3600),
+            batch_bytes: 4 << 20,
+            dictionaries: Dictionaries::default(),
+        }
+    }
+}
+
+struct Inner {
+    mux: Arc<Mux>,
+    welcome: Welcome,
+    answer: Duration,
+    long_answer: Duration,
+    batch_bytes: usize,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let why = "this side closed it".into();
+        self.mux.close(NodeError::Closed { peer: self.mux.peer.clone(), why });
+    }
+}
+
+/// A connection to a node. Clones share it; it ends with the last of them and of what they opened. When it breaks, every
+/// request says so, and connecting again is up to the caller.
+#[derive(Clone)]
+pub struct Client {
+    inner: Arc<Inner>,
+}
+
+impl Client {
+    /// Connects and introduces itself.
+    ///
+    /// # Errors
+    /// When nobody listens, the server refuses, or it takes too long.
+    pub async fn connect(address: SocketAddr, settings: ClientSettings) -> Result<Client> {
+        let limit = settings.connect;
+        let late = || NodeError::Timeout { peer: address.to_string(), after_ms: limit.as_millis() as u64 };
+        tokio::time::timeout(limit, Self::dial(address, settings)).await.map_err(|_| late())?
+    }
+
+    async fn dial(address: SocketAddr, settings: ClientSettings) -> Result<Client> {
+        let failed = |e| NodeError::io("connect to", address, e);
+        let socket = TcpStream::connect(address).await.map_err(failed)?;
+        socket.set_nodelay(true).map_err(failed)?;
+        #[cfg(feature = "tls")]
+        if let Some(tls) = settings.tls.clone() {
+            let socket = tls.connector.connect(tls.name, socket).await.map_err(failed)?;
+            return Self::introduce(socket, address, settings).await;
+        }
+        Self::introduce(socket, address, settings).await
+    }
+
+    async fn introduce<S: Socket>(
+        mut socket: S,
+        address: SocketAddr,
+        settings: ClientSettings,
+    ) -> Result<Client> {
+        let peer = address.to_string();
+        let hello = Hello {
+            repository: settings.repository,
+            token: settings.token.map(|token| token.bytes()),
+            credit_bytes: settings.limits.credit_bytes,
+            known: handshake::known(&settings.dictionaries),
+        };
+        let (input, welcome) = handshake::dial(&mut socket, &peer, &hello).await?;
+        let peer_gives = (welcome.credit_bytes, welcome.calls_max);
+        let mux = Mux::new(peer, settings.limits, peer_gives, settings.dictionaries, Vec::new());
+        tokio::spawn(Driver::new(socket, input, mux.clone(), AcceptNone, true).run());
+        let inner = Inner {
+            mux,
+            welcome,
+            answer: settings.answer,
+            long_answer: settings.long_answer,
+            batch_bytes: settings.batch_bytes,
+        };
+        Ok(Client { inner: Arc::new(inner) })
+    }
+
+    /// Who is at the other end.
+    pub fn peer(&self) -> &str {
+        &self.inner.mux.peer
+    }
+
+    /// The repository served there, by its key's fingerprint.
+    pub fn repository(&self) -> &str {
+        &self.inner.welcome.repository
+    }
+
+    /// The dictionaries that records need; each is here before the first record that uses it.
+    pub fn dictionaries(&self) -> &Dictionaries {
+        &self.inner.mux.dictionaries
+    }
+
+    /// Why the connection has ended, if it has.
+    pub fn closed(&self) -> Option<NodeError> {
+        self.inner.mux.closed()
+    }
+
+    fn ask(&self, request: &Request) -> Result<Call> {
+        self.inner.mux.open(request, true)
+    }
+
+    fn broken(&self, what: impl ToString) -> NodeError {
+        self.inner.mux.violation(what)
+    }
+
+    /// Asks for a sign of life.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub async fn ping(&self) -> Result<()> {
+        let call = self.ask(&Request::Ping)?;
+        while call.receive(Some(self.inner.answer)).await?.is_some() {}
+        Ok(())
+    }
+
+    /// The record of the page with this key.
+    ///
+    /// # Errors
+    /// When it is damaged, or there is no answer.
+    pub async fn lookup(&self, generation: u64, key: PageKey) -> Result<Option<Record>> {
+        let found = self.records(&Request::Lookup { generation, key: key.into() }).await?;
+        let found = at_most_one(found).map_err(|what| self.broken(what))?;
+        match found {
+            Some(record) if record.get().key() != key => Err(self.broken("an answer about another page")),
+            found => Ok(found),
+        }
+    }
+
+    /// The records of all pages with this id.
+    ///
+    /// # Errors
+    /// As for `lookup`.
+    pub async fn lookup_id(&self, generation: u64, id: PageId) -> Result<Vec<Record>> {
+        let found = self.records(&Request::LookupId { generation, id: id.0 }).await?;
+        if found.iter().any(|record| record.get().key().id != id) {
+            return Err(self.broken("an answer about another page"));
+        }
+        Ok(found)
+    }
+
+    /// The record of the page at a URL, confirmed by the URL in it.
+    ///
+    /// # Errors
+    /// As for `lookup`; also when the URL is none.
+    pub async fn lookup_url(&self, generation: u64, address: &str) -> Result<Option<Record>> {
+        let wanted = url::canonical(address).map_err(webbase_storage::StorageError::from)?;
+        let found = self.records(&Request::LookupUrl { generation, url: address.into() }).await?;
+        match at_most_one(found).map_err(|what| self.broken(what))? {
+            Some(record) if url::canonical(record.get().url()).is_ok_and(|found| found == wanted) => {
+                Ok(Some(record))
+            }
+            Some(_) => Err(self.broken("an answer about another page")),
+            None => Ok(None),
+        }
+    }
+
+    async fn records(&self, request: &Request) -> Result<Vec<Record>> {
+        let call = self.ask(request)?;
+        let mut records = Vec::new();
+        while let Some(item) = call.receive(Some(self.inner.answer)).await? {
+            self.take_records(item.payload, &mut records)?;
+        }
+        Ok(records)
+    }
+
+    fn take_records(&self, mut payload: bytes::Bytes, to: &mut Vec<Record>) -> Result<()> {
+        while let Some(record) = take_verified(&mut payload) {
+            let damaged = |f: message::Fault| NodeError::Damaged { peer: self.peer().into(), what: f.text };
+            to.push(record.map_err(damaged)?);
+        }
+        Ok(())
+    }
+
+    /// The records of many pages, in the order of the keys: each its own success, absence or failure. More than 4096 keys
+    /// are asked for in several requests.
+    ///
+    /// # Errors
+    /// When there is no answer at all.
+    pub async fn lookup_many(
+        &self,
+        generation: u64,
+        keys: &[PageKey],
+    ) -> Result<Vec<Result<Option<Record>>>> {
+        let mut all = Vec::with_capacity(keys.len());
+        for some in keys.chunks(KEYS_MAX) {
+            self.lookup_some(generation, some, &mut all).await?;
+        }
+        Ok(all)
+    }
+
+    async fn lookup_some(
+        &self,
+        generation: u64,
+        keys: &[PageKey],
+        all: &mut Vec<Result<Option<Record>>>,
+    ) -> Result<()> {
+        let wanted = keys.iter().map(|&key| Key::from(key)).collect();
+        let call = self.ask(&Request::LookupMany { generation, keys: wanted })?;
+        let (mut records, mut missing) = (Vec::new(), None);
+        while let Some(item) = call.receive(Some(self.inner.answer)).await? {
+            if item.flags & RECORDS != 0 {
+                self.take_records(item.payload, &mut records)?;
+            } else {
+                missing = Some(message::decode::<Missing>(&item.payload).map_err(|e| self.broken(e))?);
+            }
+        }
+        let missing = missing.ok_or_else(|| self.broken("a multi-lookup without its end"))?;
+        let mut absent = missing.absent.into_iter().peekable();
+        let mut failed = missing.failed.into_iter().peekable();
+        let mut records = records.into_iter();
+        for (n, key) in keys.iter().enumerate() {
+            let n = n as u32;
+            if absent.next_if_eq(&n).is_some() {
+                all.push(Ok(None));
+            } else if let Some((_, fault)) = failed.next_if(|(at, _)| *at == n) {
+                all.push(Err(NodeError::Refused { peer: self.peer().into(), fault }));
+            } else {
+                let record = records.next().filter(|record| record.get().key() == *key);
+                all.push(Ok(Some(record.ok_or_else(|| self.broken("a multi-lookup out of order"))?)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Streams pages.
+    ///
+    /// # Errors
+    /// When the connection is gone; what is wrong with the request comes with the first page.
+    pub fn stream(&self, request: &StreamRequest) -> Result<PageReader> {
+        PageReader::open(self, request)
+    }
+
+    /// Key, version and size of the pages of some ranges from a key on, in order.
+    ///
+    /// # Errors
+    /// When the connection is gone.
+    pub fn list(&self, generation: u64, from: PageKey, ranges: RangeSet) -> Result<Listing<message::Entry>> {
+        Listing::open(self, &Request::List { generation, from: from.into(), ranges })
+    }
+
+    /// The keys of the pages of some ranges from a key on, in order.
+    ///
+    /// # Errors
+    /// When the connection is gone.
+    pub fn keys(&self, generation: u64, from: PageKey, ranges: RangeSet) -> Result<Listing<PageKey>> {
+        Listing::open(self, &Request::Keys { generation, from: from.into(), ranges })
+    }
+
+    /// Adds pages as fetched; the server packs them.
+    ///
+    /// # Errors
+    /// When the connection is gone.
+    pub fn add_pages(&self) -> Result<AddPages> {
+        Ok(AddPages::new(self, self.inner.mux.open(&Request::Add { form: Form::Pages }, false)?))
+    }
+
+    /// Adds records, which are packed already. Dictionaries that they need and this client knows are sent before them.
+    ///
+    /// # Errors
+    /// When the connection is gone.
+    pub fn add_records(&self) -> Result<AddRecords> {
+        Ok(AddRecords::new(self, self.inner.mux.open(&Request::Add { form: Form::Records }, false)?))
+    }
+
+    /// Fetches all dictionaries of the node, so that [`Client::dictionaries`] has them.
+    ///
+    /// # Errors
+    /// When there is no answer.
+    pub async fn fetch_dictionaries(&self) -> Result<Vec<Arc<Dictionary>>> {
+        let call = self.ask(&Request::Dictionaries)?;
+        let mut all = Vec::new();
+        while let Some(item) = call.receive(Some(self.inner.answer)).await? {
+            let digest = Dictionary::digest_of(&item.payload);
+            let known = self.dictionaries().get(digest);
+            let dictionary = known.unwrap_or_else(|| {
+                let new = Arc::new(Dictionary::new(item.payload.to_vec(), 1));
+                self.dictionaries().insert(new.clone());
+                new
+            });
+            all.push(dictionary);
+        }
+        Ok(all)
+    }
+
+    async fn message<T: serde::de::DeserializeOwned>(&self, request: &Request, limit: Duration) -> Result<T> {
+        let call = self.ask(request)?;
+        let item = call.receive(Some(limit)).await?.ok_or_else(|| self.broken("an empty answer"))?;
+        message::decode(&item.payload).map_err(|e| self.broken(e))
+    }
+
+    /// The store in figures.
+    ///
+    /// # Errors
+    /// When there is no answer.
+    pub async fn stats(&self) -> Result<Stats> {
+        Ok(self.message::<Figures>(&Request::Stats, self.inner.answer).await?.into())
+    }
+
+    /// Takes back the space of dead records, within a budget; call again until it says `done`.
+    ///
+    /// # Errors
+    /// When the disk fails or there is no answer.
+    pub async fn compact(&self, budget_bytes: u64) -> Result<Compacted> {
+        let request = Request::Compact { budget_bytes };
+        let (read_bytes, written_bytes, freed_bytes, done): CompactAnswer =
+            self.message(&request, self.inner.long_answer).await?;
+        Ok(Compacted { read_bytes, written_bytes, freed_bytes, done })
+    }
+
+    /// Has the node read everything; of the damage it names the first thousand places.
+    ///
+    /// # Errors
+    /// When something cannot be read at all, or there is no answer.
+    pub async fn verify(&self) -> Result<Verified> {
+        let answer: VerifyAnswer = self.message(&Request::Verify, self.inner.long_answer).await?;
+        let (good_records, checked_bytes) = (answer.good_records, answer.checked_bytes);
+        Ok(Verified { good_records, checked_bytes, damage: answer.damage().collect() })
+    }
+
+    /// Opens a control call.
+    ///
+    /// # Errors
+    /// When the connection is gone; a refusal comes with the first message.
+    pub fn control(&self, topic: &str) -> Result<Control> {
+        Ok(Control::new(self.inner.mux.open(&Request::Control { topic: topic.into() }, false)?))
+    }
+}
+
+fn at_most_one(mut records: Vec<Record>) -> std::result::Result<Option<Record>, &'static str> {
+    let one = records.pop();
+    if records.is_empty() { Ok(one) } else { Err("several records where there is one page") }
+}

@@ -1,0 +1,233 @@
+//! Longer answers: streams of pages, and lists.
+
+use std::time::Duration;
+
+use bytes::{Buf, Bytes};
+use webbase_storage::{Cursor, PageKey, Record};
+
+use super::Client;
+use crate::error::{NodeError, Result};
+use crate::wire::frame::RECORDS;
+use crate::wire::message::{self, ChunkHead, ENTRY_BYTES, Entry, Fault, Key, Request, StreamOrder};
+use crate::wire::mux::Call;
+use crate::wire::ranges::RangeSet;
+use crate::wire::records::take_verified;
+
+/// What to stream.
+#[derive(Clone, Debug)]
+pub struct StreamRequest {
+    /// The generation to read, 0 for the current one.
+    pub generation: u64,
+    /// In which order.
+    pub order: StreamOrder,
+    /// From where: [`PageReader::cursor`] of an earlier stream, or `"start"`.
+    pub from: String,
+    /// Whether the node reads past its page cache.
+    pub direct: bool,
+    /// Which pages.
+    pub ranges: RangeSet,
+}
+
+impl Default for StreamRequest {
+    fn default() -> Self {
+        StreamRequest {
+            generation: 0,
+            order: StreamOrder::Store,
+            from: Cursor::Start.to_string(),
+            direct: false,
+            ranges: RangeSet::all(),
+        }
+    }
+}
+
+/// Pages coming in, each verified. Dropping it ends the stream.
+pub struct PageReader {
+    client: Client,
+    call: Call,
+    limit: Duration,
+    head: Option<ChunkHead>,
+    payload: Bytes,
+    /// Records of this chunk delivered.
+    delivered: usize,
+    /// Where the last page delivered leaves off.
+    last_key: Option<PageKey>,
+    /// The cursor before this chunk.
+    before: String,
+    damaged: Vec<Fault>,
+    over: bool,
+}
+
+impl PageReader {
+    pub(super) fn open(client: &Client, request: &StreamRequest) -> Result<PageReader> {
+        let StreamRequest { generation, order, direct, .. } = *request;
+        let (from, ranges) = (request.from.clone(), request.ranges.clone());
+        let call = client.ask(&Request::Stream { generation, order, from, direct, ranges })?;
+        Ok(PageReader {
+            client: client.clone(),
+            call,
+            limit: client.inner.answer,
+            head: None,
+            payload: Bytes::new(),
+            delivered: 0,
+            last_key: None,
+            before: request.from.clone(),
+            damaged: Vec::new(),
+            over: false,
+        })
+    }
+
+    /// The next page, or `None` after the last. A page that is damaged at the node is an error that names it, and the
+    /// stream goes on; any other error ends it, and [`PageReader::cursor`] says where to go on.
+    pub async fn next(&mut self) -> Option<Result<Record>> {
+        if self.over {
+            return None;
+        }
+        loop {
+            if let Some(record) = take_verified(&mut self.payload) {
+                return Some(match record {
+                    Ok(record) => {
+                        self.delivered += 1;
+                        self.last_key = Some(record.get().key());
+                        Ok(record)
+                    }
+                    Err(fault) => {
+                        self.over = true;
+                        Err(NodeError::Damaged { peer: self.client.peer().into(), what: fault.text })
+                    }
+                });
+            }
+            if let Some(fault) = self.damaged.pop() {
+                return Some(Err(NodeError::Refused { peer: self.client.peer().into(), fault }));
+            }
+            match self.fill().await {
+                Ok(true) => {}
+                Ok(false) => {
+                    self.over = true;
+                    return None;
+                }
+                Err(e) => {
+                    self.over = true;
+                    return Some(Err(e));
+                }
+            }
+        }
+    }
+
+    async fn fill(&mut self) -> Result<bool> {
+        let item = self.call.receive(Some(self.limit)).await?;
+        let due = self.head.as_ref().map_or(0, |head| head.records as usize);
+        let whole = self.delivered == due;
+        let Some(item) = item else {
+            return if whole { Ok(false) } else { Err(self.client.broken("a stream that ends in a chunk")) };
+        };
+        if item.flags & RECORDS != 0 {
+            if whole {
+                return Err(self.client.broken("records without a chunk"));
+            }
+            self.payload = item.payload;
+            return Ok(true);
+        }
+        if !whole {
+            return Err(self.client.broken("a chunk with too few records"));
+        }
+        let mut head = message::decode::<ChunkHead>(&item.payload).map_err(|e| self.client.broken(e))?;
+        self.before = self.cursor();
+        self.damaged = std::mem::take(&mut head.damaged);
+        self.damaged.reverse();
+        (self.head, self.delivered) = (Some(head), 0);
+        Ok(true)
+    }
+
+    /// Where a later stream goes on so that exactly the pages not delivered yet follow.
+    pub fn cursor(&self) -> String {
+        let Some(head) = &self.head else { return self.before.clone() };
+        if self.delivered == head.records as usize {
+            return head.after.clone();
+        }
+        let key = self.last_key.filter(|_| self.delivered > 0);
+        let inside = key.and_then(|key| head.steps.cursor(self.delivered - 1, key));
+        inside.map_or_else(|| self.before.clone(), |cursor| cursor.to_string())
+    }
+}
+
+/// A row of a list.
+pub trait Row: Sized {
+    /// Bytes of one on the wire.
+    const BYTES: usize;
+
+    /// Takes one off the front.
+    fn take(from: &mut Bytes) -> Option<Self>;
+}
+
+impl Row for Entry {
+    const BYTES: usize = ENTRY_BYTES;
+
+    fn take(from: &mut Bytes) -> Option<Self> {
+        let entry = from.first_chunk().and_then(Entry::read)?;
+        from.advance(ENTRY_BYTES);
+        Some(entry)
+    }
+}
+
+impl Row for PageKey {
+    const BYTES: usize = 16;
+
+    fn take(from: &mut Bytes) -> Option<Self> {
+        let key = Key(*from.first_chunk()?);
+        from.advance(16);
+        Some(key.into())
+    }
+}
+
+/// A list coming in, in order.
+pub struct Listing<T> {
+    client: Client,
+    call: Call,
+    limit: Duration,
+    payload: Bytes,
+    row: std::marker::PhantomData<fn() -> T>,
+}
+
+impl<T: Row> Listing<T> {
+    pub(super) fn open(client: &Client, request: &Request) -> Result<Listing<T>> {
+        let call = client.ask(request)?;
+        let limit = client.inner.long_answer;
+        Ok(Listing {
+            client: client.clone(),
+            call,
+            limit,
+            payload: Bytes::new(),
+            row: std::marker::PhantomData,
+        })
+    }
+
+    /// The next row, or `None` after the last.
+    ///
+    /// # Errors
+    /// When the node cannot read them, or the connection breaks.
+    pub async fn next(&mut self) -> Result<Option<T>> {
+        loop {
+            if let Some(row) = T::take(&mut self.payload) {
+                return Ok(Some(row));
+            }
+            let Some(item) = self.call.receive(Some(self.limit)).await? else { return Ok(None) };
+            self.limit = self.client.inner.answer;
+            if !item.payload.len().is_multiple_of(T::BYTES) {
+                return Err(self.client.broken("a list with half a row"));
+            }
+            self.payload = item.payload;
+        }
+    }
+
+    /// All rows.
+    ///
+    /// # Errors
+    /// As for `next`.
+    pub async fn all(mut self) -> Result<Vec<T>> {
+        let mut all = Vec::new();
+        while let Some(row) = self.next().await? {
+            all.push(row);
+        }
+        Ok(all)
+    }
+}

@@ -1,0 +1,48 @@
+//! One page store as a server: the wire protocol, the node server and the node client.
+//!
+//! [`Server`] serves a [`Service`] (the pages of a store, or whatever implements [`Pages`], and control calls) on one TCP
+//! port; [`Client`] asks over one connection, many requests at once. `PROTOCOL.md` has the protocol.
+//!
+//! ```
+//! use webbase_node::{Client, ClientSettings, Server, Service, Settings};
+//! use webbase_storage::{Options, Organization, Page, RepositoryKey, create, open};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = tempfile::tempdir()?;
+//! # let dir = folder.path();
+//! # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+//! create(dir, Organization::Log, RepositoryKey::random()?, &Options::default())?;
+//! let store = open(dir, &Options::default())?;
+//! let server = Server::start("127.0.0.1:0".parse()?, Service::of_store(store), Settings::default()).await?;
+//!
+//! let client = Client::connect(server.address(), ClientSettings::default()).await?;
+//! let mut add = client.add_pages()?;
+//! add.page(&Page { url: "http://example.org/", body: b"<p>hello", ..Page::default() }).await?;
+//! assert_eq!(add.finish().await?.added.new, 1); // durable from here on
+//! let record = client.lookup_url(0, "http://example.org/").await?.expect("it was just added");
+//! assert_eq!(&record.body(client.dictionaries())?[..], b"<p>hello");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # })?;
+//! # Ok(())
+//! # }
+//! ```
+
+mod client;
+mod control;
+mod error;
+#[cfg(any(fuzzing, test))]
+pub mod fuzzing;
+mod security;
+mod server;
+pub mod wire;
+
+pub use client::{
+    Acknowledged, AddPages, AddRecords, Client, ClientSettings, Listing, PageReader, StreamRequest,
+};
+pub use control::{Control, ControlReceiver, ControlSender, MESSAGE_BYTES_MAX};
+pub use error::{NodeError, Result, Retry};
+#[cfg(feature = "tls")]
+pub use security::{ClientTls, ServerTls};
+pub use security::{Token, check_listen};
+pub use server::{AcceptControl, Answer, Load, Pages, Server, Service, Settings, StorePages};
+pub use wire::Limits;

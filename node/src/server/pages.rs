@@ -1,0 +1,229 @@
+//! What a server serves: the pages behind the requests, whoever keeps them.
+
+use std::sync::Arc;
+
+use webbase_storage::{
+    Added, Compacted, Dictionary, Page, PageId, PageKey, PageStore, PageStream, Record, RepositoryKey, Stats,
+    StreamSpec, Trust, Verified,
+};
+
+use crate::wire::message::{Entry, Fault};
+use crate::wire::ranges::RangeSet;
+
+/// What a request to pages gives.
+pub type Answer<T> = std::result::Result<T, Fault>;
+
+/// Pages as a server needs them. One store is [`StorePages`]; an update node puts several epochs behind it, a read node
+/// several generations. Methods block, but for the first four; a server calls the others on threads of its own.
+///
+/// Every reading method is given the generation to read, 0 being the current one. One that is not there is answered with
+/// [`Fault::generation`].
+pub trait Pages: Send + Sync + 'static {
+    /// The key that names the pages.
+    fn repository_key(&self) -> RepositoryKey;
+
+    /// The dictionary that records name by this digest.
+    fn dictionary(&self, digest: u64) -> Option<Arc<Dictionary>>;
+
+    /// All dictionaries that records may need.
+    fn dictionaries(&self) -> Vec<Arc<Dictionary>>;
+
+    /// The record of a page, if that needs no waiting; `None` says that it would.
+    fn lookup_warm(&self, generation: u64, key: PageKey) -> Option<Answer<Option<Record>>>;
+
+    /// The record of a page.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    fn lookup(&self, generation: u64, key: PageKey) -> Answer<Option<Record>>;
+
+    /// The records of all pages with this id.
+    ///
+    /// # Errors
+    /// When one cannot be read.
+    fn lookup_id(&self, generation: u64, id: PageId) -> Answer<Vec<Record>>;
+
+    /// The record of the page at a URL, confirmed by the URL in it.
+    ///
+    /// # Errors
+    /// When the URL is none, or it cannot be read.
+    fn lookup_url(&self, generation: u64, url: &str) -> Answer<Option<Record>>;
+
+    /// The records of many pages.
+    ///
+    /// # Errors
+    /// When none can be read.
+    fn lookup_many(&self, generation: u64, keys: &[PageKey]) -> Answer<Vec<Answer<Option<Record>>>>;
+
+    /// All pages, one after the other.
+    ///
+    /// # Errors
+    /// When there is no such order or place.
+    fn stream(&self, generation: u64, spec: &StreamSpec) -> Answer<Box<dyn PageStream>>;
+
+    /// Key, version and size of the pages of some ranges from a key on, in order.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    fn list(&self, generation: u64, from: PageKey, ranges: &RangeSet) -> Answer<Vec<Entry>>;
+
+    /// The keys of the pages of some ranges from a key on, in order.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    fn keys(&self, generation: u64, from: PageKey, ranges: &RangeSet) -> Answer<Vec<PageKey>>;
+
+    /// Makes a dictionary known and durable.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    fn add_dictionary(&self, content: &[u8]) -> webbase_storage::Result<u64>;
+
+    /// Stages pages.
+    ///
+    /// # Errors
+    /// As [`PageStore::add`].
+    fn add(&self, pages: &[Page<'_>]) -> webbase_storage::Result<Added>;
+
+    /// Stages records.
+    ///
+    /// # Errors
+    /// As [`PageStore::add_records`].
+    fn add_records(&self, records: &[Record]) -> webbase_storage::Result<Added>;
+
+    /// Makes everything staged durable.
+    ///
+    /// # Errors
+    /// As [`PageStore::commit`].
+    fn commit(&self) -> webbase_storage::Result<()>;
+
+    /// The store in figures.
+    fn stats(&self) -> Stats;
+
+    /// Takes back space.
+    ///
+    /// # Errors
+    /// When the disk fails.
+    fn compact(&self, budget_bytes: u64) -> Answer<Compacted>;
+
+    /// Checks everything.
+    ///
+    /// # Errors
+    /// When something cannot be read at all.
+    fn verify(&self) -> Answer<Verified>;
+}
+
+/// One store, in its current state: generation 0 and no other.
+pub struct StorePages {
+    store: Arc<dyn PageStore>,
+}
+
+impl StorePages {
+    /// The pages of `store`.
+    pub fn new(store: Arc<dyn PageStore>) -> StorePages {
+        StorePages { store }
+    }
+}
+
+fn current(generation: u64) -> Answer<()> {
+    if generation == 0 { Ok(()) } else { Err(Fault::generation(generation, vec![0])) }
+}
+
+impl Pages for StorePages {
+    fn repository_key(&self) -> RepositoryKey {
+        *self.store.repository_key()
+    }
+
+    fn dictionary(&self, digest: u64) -> Option<Arc<Dictionary>> {
+        self.store.dictionaries().get(digest)
+    }
+
+    fn dictionaries(&self) -> Vec<Arc<Dictionary>> {
+        self.store.dictionaries().all()
+    }
+
+    fn lookup_warm(&self, generation: u64, key: PageKey) -> Option<Answer<Option<Record>>> {
+        if let Err(fault) = current(generation) {
+            return Some(Err(fault));
+        }
+        Some(self.store.lookup_warm(key)?.map_err(Fault::from))
+    }
+
+    fn stats(&self) -> Stats {
+        self.store.stats()
+    }
+
+    fn lookup(&self, generation: u64, key: PageKey) -> Answer<Option<Record>> {
+        current(generation)?;
+        Ok(self.store.lookup(key, Trust::Verify)?)
+    }
+
+    fn lookup_id(&self, generation: u64, id: PageId) -> Answer<Vec<Record>> {
+        current(generation)?;
+        Ok(self.store.lookup_id(id, Trust::Verify)?)
+    }
+
+    fn lookup_url(&self, generation: u64, url: &str) -> Answer<Option<Record>> {
+        current(generation)?;
+        Ok(self.store.lookup_url(url)?)
+    }
+
+    fn lookup_many(&self, generation: u64, keys: &[PageKey]) -> Answer<Vec<Answer<Option<Record>>>> {
+        current(generation)?;
+        Ok(self.store.lookup_many(keys).into_iter().map(|found| found.map_err(Fault::from)).collect())
+    }
+
+    fn stream(&self, generation: u64, spec: &StreamSpec) -> Answer<Box<dyn PageStream>> {
+        current(generation)?;
+        Ok(self.store.stream(spec)?)
+    }
+
+    /// Goes through the records, because a store does not list versions by itself.
+    fn list(&self, generation: u64, from: PageKey, ranges: &RangeSet) -> Answer<Vec<Entry>> {
+        current(generation)?;
+        let spec = StreamSpec { trust: Trust::Disk, ..StreamSpec::default() };
+        let mut entries = Vec::new();
+        let mut stream = self.store.stream(&spec)?;
+        while let Some(record) = stream.next() {
+            let record = record?;
+            let seen = record.get();
+            let key = seen.key();
+            if key >= from && ranges.contains(key.id) {
+                entries.push(Entry { key, version: seen.version(), bytes: record.bytes().len() as u64 });
+            }
+        }
+        entries.sort_unstable_by_key(|entry| entry.key);
+        Ok(entries)
+    }
+
+    fn keys(&self, generation: u64, from: PageKey, ranges: &RangeSet) -> Answer<Vec<PageKey>> {
+        current(generation)?;
+        let mut keys = self.store.keys()?;
+        keys.retain(|key| *key >= from && ranges.contains(key.id));
+        Ok(keys)
+    }
+
+    fn add_dictionary(&self, content: &[u8]) -> webbase_storage::Result<u64> {
+        self.store.add_dictionary(content)
+    }
+
+    fn add(&self, pages: &[Page<'_>]) -> webbase_storage::Result<Added> {
+        self.store.add(pages)
+    }
+
+    fn add_records(&self, records: &[Record]) -> webbase_storage::Result<Added> {
+        self.store.add_records(records)
+    }
+
+    fn commit(&self) -> webbase_storage::Result<()> {
+        self.store.commit()
+    }
+
+    fn compact(&self, budget_bytes: u64) -> Answer<Compacted> {
+        Ok(self.store.compact(budget_bytes)?)
+    }
+
+    fn verify(&self) -> Answer<Verified> {
+        Ok(self.store.verify()?)
+    }
+}

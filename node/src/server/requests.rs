@@ -1,0 +1,303 @@
+//! Requests as they come in: what memory can answer is answered at once, on the connection's own task; everything else
+//! gets a task.
+
+use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bytes::Bytes;
+use webbase_storage::{Access, Cursor, Order, PageId, PageKey, Record, StreamSpec, Trust};
+
+use super::pages::{Answer, Pages};
+use super::workers::Lane;
+use super::{Inner, add, stream};
+use crate::control::Control;
+use crate::error::{NodeError, Result};
+use crate::wire::driver::Accept;
+use crate::wire::frame::{DATA_BYTES, DICTIONARY, END};
+use crate::wire::message::{
+    self, Code, DAMAGE_MAX, ENTRY_BYTES, Fault, Figures, KEYS_MAX, Key, Missing, Request, StreamOrder,
+    URL_BYTES_MAX, VerifyAnswer,
+};
+use crate::wire::mux::{Call, Mux};
+use crate::wire::ranges::RangeSet;
+
+/// Why a call ends early.
+pub(super) enum Stop {
+    /// There is nobody to answer any more.
+    Gone,
+    /// The client is told.
+    Fault(Fault),
+}
+
+impl From<Fault> for Stop {
+    fn from(fault: Fault) -> Stop {
+        Stop::Fault(fault)
+    }
+}
+
+impl From<NodeError> for Stop {
+    fn from(e: NodeError) -> Stop {
+        match e {
+            NodeError::TooMuch { .. } => Stop::Fault(Fault::new(Code::BadRequest, e)),
+            _ => Stop::Gone,
+        }
+    }
+}
+
+/// The requests of one connection.
+pub(super) struct Requests {
+    inner: Arc<Inner>,
+}
+
+/// Counts something under way, until it is dropped.
+pub(super) struct Counted(Arc<Inner>, fn(&Inner) -> &AtomicUsize);
+
+impl Counted {
+    pub(super) fn new(inner: &Arc<Inner>, which: fn(&Inner) -> &AtomicUsize) -> (Counted, usize) {
+        let before = which(inner).fetch_add(1, Ordering::Relaxed);
+        (Counted(inner.clone(), which), before)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.1(&self.0).fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Requests {
+    pub(super) fn new(inner: Arc<Inner>) -> Requests {
+        Requests { inner }
+    }
+
+    /// Answers what can be answered without waiting; gives back the request otherwise.
+    fn at_once(&self, mux: &Mux, id: u32, request: Request) -> Option<Request> {
+        match request {
+            Request::Ping => mux.answer_message(id, &[]),
+            Request::Lookup { generation, key } => {
+                let found = self.inner.service.pages.as_ref()?.lookup_warm(generation, key.into());
+                match found {
+                    Some(Ok(Some(record))) if self.answer(mux, id, &record) => {}
+                    Some(Ok(None)) => mux.answer_message(id, &[]),
+                    Some(Err(fault)) => mux.answer_fault(id, &fault),
+                    _ => return Some(request),
+                }
+                self.inner.counters.lookups_answered.fetch_add(1, Ordering::Relaxed);
+            }
+            request => return Some(request),
+        }
+        None
+    }
+
+    fn answer(&self, mux: &Mux, id: u32, record: &Record) -> bool {
+        if let Some(pages) = &self.inner.service.pages {
+            mux.send_dictionary(record.get().dictionary(), |digest| pages.dictionary(digest));
+        }
+        mux.answer_records(id, std::slice::from_ref(record.bytes()))
+    }
+}
+
+impl Accept for Requests {
+    fn open(&mut self, mux: &Arc<Mux>, id: u32, end: bool, payload: &[u8]) -> Result<()> {
+        if mux.is_leaving() {
+            mux.answer_fault(id, &Fault::new(Code::ShuttingDown, "this node takes no more calls"));
+            return Ok(());
+        }
+        let request = match message::decode::<Request>(payload) {
+            Ok(request) => request,
+            Err(e) => {
+                mux.answer_fault(id, &Fault::new(Code::BadRequest, e));
+                return Ok(());
+            }
+        };
+        let Some(request) = self.at_once(mux, id, request) else { return Ok(()) };
+        let Some(call) = mux.accept(id, end)? else { return Ok(()) };
+        if let Request::Control { topic } = request {
+            match &self.inner.service.control {
+                Some(control) if topic.len() <= 200 => control.accept(&topic, Control::new(call)),
+                _ => call.fail(&Fault::new(Code::BadRequest, "there are no control calls here")),
+            }
+            return Ok(());
+        }
+        let Some(pages) = self.inner.service.pages.clone() else {
+            call.fail(&Fault::new(Code::BadRequest, "there are no pages here"));
+            return Ok(());
+        };
+        let inner = self.inner.clone();
+        tokio::spawn(async move {
+            match serve(&inner, &pages, &call, request).await {
+                Ok(()) | Err(Stop::Gone) => {}
+                Err(Stop::Fault(fault)) => call.fail(&fault),
+            }
+        });
+        Ok(())
+    }
+}
+
+async fn serve(
+    inner: &Arc<Inner>,
+    pages: &Arc<dyn Pages>,
+    call: &Call,
+    request: Request,
+) -> std::result::Result<(), Stop> {
+    let p = pages.clone();
+    match request {
+        Request::Lookup { generation, key } => {
+            lookup(inner, pages, call, move || Ok(p.lookup(generation, key.into())?.into_iter().collect()))
+                .await
+        }
+        Request::LookupId { generation, id } => {
+            lookup(inner, pages, call, move || p.lookup_id(generation, PageId(id))).await
+        }
+        Request::LookupUrl { generation, url } => {
+            bound("bytes of a URL", url.len(), URL_BYTES_MAX)?;
+            lookup(inner, pages, call, move || Ok(p.lookup_url(generation, &url)?.into_iter().collect()))
+                .await
+        }
+        Request::LookupMany { generation, keys } => {
+            bound("keys in a multi-lookup", keys.len(), KEYS_MAX)?;
+            lookup_many(inner, pages, call, generation, keys).await
+        }
+        Request::Stream { generation, order, from, direct, ranges } => {
+            check_ranges(&ranges)?;
+            let from = Cursor::from_str(&from).map_err(Fault::from)?;
+            let order = match order {
+                StreamOrder::Store => Order::Store,
+                StreamOrder::Id => Order::Id,
+            };
+            let access = if direct { Access::Direct } else { Access::Cached };
+            let spec = StreamSpec { order, from, trust: Trust::Verify, access };
+            stream::serve(inner, pages, call, generation, spec, ranges).await
+        }
+        Request::List { generation, from, ranges } => {
+            check_ranges(&ranges)?;
+            let work = move || p.list(generation, from.into(), &ranges);
+            let entries = inner.workers.run(Lane::Long, work).done().await??;
+            send_rows(call, &entries, ENTRY_BYTES, |entry, out| entry.write(out)).await
+        }
+        Request::Keys { generation, from, ranges } => {
+            check_ranges(&ranges)?;
+            let work = move || p.keys(generation, from.into(), &ranges);
+            let keys = inner.workers.run(Lane::Long, work).done().await??;
+            send_rows(call, &keys, 16, |key, out| out.extend_from_slice(&Key::from(*key).0)).await
+        }
+        Request::Add { form } => add::serve(inner, call, form).await,
+        Request::Dictionaries => {
+            for dictionary in pages.dictionaries() {
+                call.send(DICTIONARY, Bytes::copy_from_slice(dictionary.content())).await?;
+            }
+            call.end();
+            Ok(())
+        }
+        Request::Stats => {
+            let figures = inner.workers.run(Lane::Short, move || Figures::from(p.stats())).done().await?;
+            finish(call, &figures).await
+        }
+        Request::Compact { budget_bytes } => {
+            let done = inner.workers.run(Lane::Long, move || p.compact(budget_bytes)).done().await??;
+            finish(call, &(done.read_bytes, done.written_bytes, done.freed_bytes, done.done)).await
+        }
+        Request::Verify => {
+            let found = inner.workers.run(Lane::Long, move || p.verify()).done().await??;
+            let place = |d: &webbase_storage::Damage| {
+                (d.path.display().to_string(), d.offset, d.what.clone(), d.key.map(Key::from))
+            };
+            let answer = VerifyAnswer {
+                good_records: found.good_records,
+                checked_bytes: found.checked_bytes,
+                damage_count: found.damage.len() as u64,
+                damage: found.damage.iter().take(DAMAGE_MAX).map(place).collect(),
+            };
+            finish(call, &answer).await
+        }
+        Request::Ping | Request::Control { .. } => Ok(call.end()),
+    }
+}
+
+fn bound(what: &str, found: usize, max: usize) -> std::result::Result<(), Fault> {
+    if found <= max {
+        return Ok(());
+    }
+    Err(Fault::new(Code::BadRequest, format!("{what}: {found}, the limit is {max}")))
+}
+
+fn check_ranges(ranges: &RangeSet) -> std::result::Result<(), Fault> {
+    if ranges.is_valid() { Ok(()) } else { Err(Fault::new(Code::BadRequest, "a set of ranges that is none")) }
+}
+
+/// Sends the last message of a call.
+async fn finish<T: serde::Serialize>(call: &Call, answer: &T) -> std::result::Result<(), Stop> {
+    call.send(END, message::encode(answer).into()).await?;
+    call.forget();
+    Ok(())
+}
+
+async fn lookup(
+    inner: &Arc<Inner>,
+    pages: &Arc<dyn Pages>,
+    call: &Call,
+    work: impl FnOnce() -> Answer<Vec<Record>> + Send + 'static,
+) -> std::result::Result<(), Stop> {
+    let (_counted, _) = Counted::new(inner, |inner| &inner.counters.lookups);
+    let records = inner.workers.run(Lane::Short, work).done().await??;
+    inner.counters.lookups_answered.fetch_add(1, Ordering::Relaxed);
+    send_records(pages, call, &records).await?;
+    call.end();
+    Ok(())
+}
+
+async fn send_records(
+    pages: &Arc<dyn Pages>,
+    call: &Call,
+    records: &[Record],
+) -> std::result::Result<(), Stop> {
+    for record in records {
+        call.mux().send_dictionary(record.get().dictionary(), |digest| pages.dictionary(digest));
+    }
+    let bytes: Vec<Bytes> = records.iter().map(|record| record.bytes().clone()).collect();
+    Ok(call.send_records(&bytes, 0).await?)
+}
+
+async fn lookup_many(
+    inner: &Arc<Inner>,
+    pages: &Arc<dyn Pages>,
+    call: &Call,
+    generation: u64,
+    keys: Vec<Key>,
+) -> std::result::Result<(), Stop> {
+    let (_counted, _) = Counted::new(inner, |inner| &inner.counters.lookups);
+    let p = pages.clone();
+    let work = move || {
+        let keys: Vec<PageKey> = keys.into_iter().map(PageKey::from).collect();
+        p.lookup_many(generation, &keys)
+    };
+    let found = inner.workers.run(Lane::Short, work).done().await??;
+    let (mut records, mut missing) = (Vec::new(), Missing::default());
+    for (n, found) in found.into_iter().enumerate() {
+        match found {
+            Ok(Some(record)) => records.push(record),
+            Ok(None) => missing.absent.push(n as u32),
+            Err(fault) => missing.failed.push((n as u32, fault)),
+        }
+    }
+    inner.counters.lookups_answered.fetch_add(records.len() as u64, Ordering::Relaxed);
+    send_records(pages, call, &records).await?;
+    finish(call, &missing).await
+}
+
+/// Sends rows of a fixed size, as many to a frame as fit.
+async fn send_rows<T>(
+    call: &Call,
+    rows: &[T],
+    row_bytes: usize,
+    write: impl Fn(&T, &mut Vec<u8>),
+) -> std::result::Result<(), Stop> {
+    for some in rows.chunks(DATA_BYTES / row_bytes) {
+        let mut out = Vec::with_capacity(some.len() * row_bytes);
+        some.iter().for_each(|row| write(row, &mut out));
+        call.send(0, out.into()).await?;
+    }
+    call.end();
+    Ok(())
+}

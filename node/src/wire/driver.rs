@@ -1,0 +1,286 @@
+//! The one task of a connection: reads frames, hands them to calls and to whoever accepts calls, writes what waits.
+
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::{Instant, Sleep};
+
+use super::frame::{END, Header, Kind};
+use super::link::{Input, Output, Socket};
+use super::message::{self, Code, Fault};
+use super::mux::Mux;
+use crate::error::{NodeError, Result};
+
+/// Rounds of reading and writing before other tasks get their turn.
+const ROUNDS: usize = 16;
+/// How long a connection that is closed because of an error may take to hand the error over.
+const LINGER: Duration = Duration::from_millis(500);
+
+/// Takes the calls that the peer opens.
+pub(crate) trait Accept: Send + 'static {
+    /// Serves a request, at once or with a task of its own.
+    ///
+    /// # Errors
+    /// When the peer breaks the protocol: the connection ends.
+    fn open(&mut self, mux: &Arc<Mux>, id: u32, end: bool, payload: &[u8]) -> Result<()>;
+}
+
+/// The dialing side accepts no calls.
+pub(crate) struct AcceptNone;
+
+impl Accept for AcceptNone {
+    fn open(&mut self, mux: &Arc<Mux>, _: u32, _: bool, _: &[u8]) -> Result<()> {
+        Err(mux.violation("a call opened by the accepting side"))
+    }
+}
+
+/// Drives one connection to its end.
+pub(crate) struct Driver<S, A> {
+    pub(crate) socket: S,
+    pub(crate) input: Input,
+    pub(crate) mux: Arc<Mux>,
+    pub(crate) accept: A,
+    output: Output,
+    tick: Pin<Box<Sleep>>,
+    tick_every: Duration,
+    heard_at: Instant,
+    pinged_at: Option<Instant>,
+    wrote_at: Instant,
+    /// When there was a call last.
+    busy_at: Instant,
+    dials: bool,
+}
+
+impl<S: Socket, A: Accept> Driver<S, A> {
+    pub(crate) fn new(socket: S, input: Input, mux: Arc<Mux>, accept: A, dials: bool) -> Self {
+        let limits = &mux.limits;
+        let shortest = limits.ping_after.min(limits.dead_after).min(limits.idle_after);
+        let finest = if dials { Duration::from_millis(100) } else { Duration::from_secs(1) };
+        let tick_every = (shortest / 4).clamp(Duration::from_millis(10), finest);
+        let now = Instant::now();
+        Driver {
+            socket,
+            input,
+            accept,
+            output: Output::default(),
+            tick: Box::pin(tokio::time::sleep(tick_every)),
+            tick_every,
+            heard_at: now,
+            pinged_at: None,
+            wrote_at: now,
+            busy_at: now,
+            dials,
+            mux,
+        }
+    }
+
+    /// Runs until the connection ends, and tells all calls.
+    pub(crate) async fn run(mut self) -> NodeError {
+        let why = poll_fn(|cx| self.poll(cx)).await;
+        let mux = self.mux.clone();
+        mux.close(why.clone());
+        if let NodeError::Protocol { what, .. } = &why {
+            let fault = Fault::new(Code::Protocol, what);
+            last_word(&mut self.socket, &mut self.output, &fault).await;
+        }
+        why
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<NodeError> {
+        match self.rounds(cx) {
+            Ok(()) => Poll::Pending,
+            Err(why) => Poll::Ready(why),
+        }
+    }
+
+    fn closed(&self, why: impl ToString) -> NodeError {
+        NodeError::Closed { peer: self.mux.peer.clone(), why: why.to_string() }
+    }
+
+    fn rounds(&mut self, cx: &mut Context<'_>) -> Result<()> {
+        self.mux.driver_polls(cx);
+        while self.tick.as_mut().poll(cx).is_ready() {
+            let now = Instant::now();
+            self.tick.as_mut().reset(now + self.tick_every);
+            self.on_tick(now)?;
+        }
+        for _ in 0..ROUNDS {
+            let mut moved = self.frames()?;
+            if !self.is_full() {
+                match self.input.poll_fill(&mut self.socket, cx) {
+                    Poll::Ready(Ok(0)) => return Err(self.closed("the other side closed it")),
+                    Poll::Ready(Ok(_)) => {
+                        moved = true;
+                        self.frames()?;
+                    }
+                    Poll::Ready(Err(e)) => return Err(self.closed(e)),
+                    Poll::Pending => {}
+                }
+            }
+            moved |= self.write(cx)?;
+            if let Some(why) = self.mux.closed() {
+                return Err(why);
+            }
+            if !self.dials && self.mux.is_leaving() && self.mux.is_quiet() {
+                return Err(self.closed("the server shuts down"));
+            }
+            if !moved {
+                return Ok(());
+            }
+        }
+        cx.waker().wake_by_ref();
+        Ok(())
+    }
+
+    /// Only a server stops reading when it has much to write: one side always reads, so the two cannot block each other.
+    fn is_full(&self) -> bool {
+        !self.dials && self.mux.is_full()
+    }
+
+    /// Handles the frames that were read; true if there were any.
+    fn frames(&mut self) -> Result<bool> {
+        let (mut any, mut busy) = (false, false);
+        while !self.is_full() {
+            let Some(header) = self.input.next().map_err(|e| self.mux.violation(e))? else { break };
+            any = true;
+            busy |= header.kind == Kind::Open;
+            self.frame(&header)?;
+        }
+        if any {
+            self.heard_at = Instant::now();
+            self.pinged_at = None;
+            if busy {
+                self.busy_at = self.heard_at;
+            }
+        }
+        Ok(any)
+    }
+
+    fn frame(&mut self, header: &Header) -> Result<()> {
+        let (mux, id) = (&self.mux, header.call);
+        let damaged = |e| mux.violation(e);
+        let of_call = matches!(header.kind, Kind::Open | Kind::Data | Kind::Credit | Kind::Cancel);
+        if of_call && id == 0 {
+            return Err(mux.violation(format!("a frame of kind {:?} without a call", header.kind)));
+        }
+        match header.kind {
+            Kind::Open => {
+                let accept = &mut self.accept;
+                let end = header.flags & END != 0;
+                self.input
+                    .with_payload(header, |payload| accept.open(mux, id, end, payload))
+                    .map_err(damaged)?
+            }
+            // What is still on its way for a call that is over is let through to nowhere.
+            Kind::Data if !mux.is_open(id) => self.input.with_payload(header, |_| ()).map_err(damaged),
+            Kind::Data => {
+                let payload = self.input.payload(header).map_err(damaged)?;
+                mux.on_data(header, payload)
+            }
+            Kind::Credit => self.input.with_payload(header, |p| mux.on_credit(id, p)).map_err(damaged)?,
+            Kind::Cancel if !self.dials => {
+                mux.on_fault(id, Fault::new(Code::Cancelled, "the client cancelled the call"));
+                self.input.with_payload(header, |_| ()).map_err(damaged)
+            }
+            Kind::Error if self.dials || id == 0 => {
+                let fault = self.input.with_payload(header, message::decode::<Fault>).map_err(damaged)?;
+                let fault = fault.map_err(|e| mux.violation(e))?;
+                if id == 0 {
+                    return Err(NodeError::Refused { peer: mux.peer.clone(), fault });
+                }
+                mux.on_fault(id, fault);
+                Ok(())
+            }
+            Kind::Ping => {
+                mux.push_bare(Kind::Pong);
+                self.input.with_payload(header, |_| ()).map_err(damaged)
+            }
+            Kind::Pong => self.input.with_payload(header, |_| ()).map_err(damaged),
+            Kind::Goodbye if self.dials => {
+                mux.on_goodbye();
+                self.input.with_payload(header, |_| ()).map_err(damaged)
+            }
+            Kind::Dictionary if self.dials => {
+                self.input.with_payload(header, |p| mux.on_dictionary(p)).map_err(damaged)?
+            }
+            kind => Err(mux.violation(format!("a frame of kind {kind:?} at this point"))),
+        }
+    }
+
+    /// Writes what waits; true if something was written.
+    fn write(&mut self, cx: &mut Context<'_>) -> Result<bool> {
+        self.mux.take_output(&mut self.output);
+        if self.output.is_empty() {
+            return Ok(false);
+        }
+        let mut any = false;
+        while !self.output.is_empty() {
+            match self.output.poll_write(&mut self.socket, cx) {
+                Poll::Ready(Ok(0)) => return Err(self.closed("nothing more can be written")),
+                Poll::Ready(Ok(_)) => any = true,
+                Poll::Ready(Err(e)) => return Err(self.closed(e)),
+                Poll::Pending => break,
+            }
+        }
+        if self.output.is_empty()
+            && let Poll::Ready(Err(e)) = Pin::new(&mut self.socket).poll_flush(cx)
+        {
+            return Err(self.closed(e));
+        }
+        if any {
+            self.wrote_at = Instant::now();
+        }
+        self.mux.written(self.output.bytes());
+        Ok(any)
+    }
+
+    fn on_tick(&mut self, now: Instant) -> Result<()> {
+        let limits = &self.mux.limits;
+        let (ping_after, dead_after, idle_after) = (limits.ping_after, limits.dead_after, limits.idle_after);
+        if !self.output.is_empty() && now - self.wrote_at >= dead_after {
+            return Err(self.closed(format!("it took nothing for {} ms", dead_after.as_millis())));
+        }
+        if self.output.is_empty() {
+            self.wrote_at = now;
+        }
+        if self.is_full() {
+            self.heard_at = now; // it is us who do not listen
+        } else if now - self.heard_at >= dead_after {
+            return Err(self.closed(format!("nothing was heard for {} ms", dead_after.as_millis())));
+        } else if now - self.heard_at >= ping_after && self.pinged_at.is_none() {
+            self.pinged_at = Some(now);
+            self.mux.push_bare(Kind::Ping);
+        }
+        if self.mux.tick(now) {
+            self.busy_at = now;
+        } else if !self.dials && now - self.busy_at >= idle_after {
+            self.mux.say_goodbye();
+        }
+        Ok(())
+    }
+}
+
+/// Sends the peer one error for the whole connection, and takes what it still sends until it has had time to read it.
+pub(crate) async fn last_word<S: Socket>(socket: &mut S, output: &mut Output, fault: &Fault) {
+    let payload = message::encode(fault);
+    output.small_frame(Header::new(Kind::Error, 0, payload.len()), &payload);
+    let tell = async {
+        while !output.is_empty() {
+            if !matches!(poll_fn(|cx| output.poll_write(socket, cx)).await, Ok(1..)) {
+                return;
+            }
+        }
+        if socket.flush().await.is_err() || socket.shutdown().await.is_err() {
+            return;
+        }
+        // Closing a socket with unread bytes would take the error back from the peer's buffer.
+        let mut rubbish = [0; 4096];
+        while matches!(socket.read(&mut rubbish).await, Ok(1..)) {}
+    };
+    // An error that cannot be delivered is the peer's loss.
+    let _ = tokio::time::timeout(LINGER, tell).await;
+}

@@ -1,0 +1,533 @@
+//! What is said in handshakes, requests and small answers: postcard behind a version byte. Enums only ever grow at their
+//! end, so that an older peer's messages keep their meaning.
+
+use std::fmt;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use webbase_storage::{Cursor, Damage, Organization, PageId, PageKey, Stats, StorageError, Version};
+
+use super::ranges::RangeSet;
+
+/// The version of this protocol.
+pub const VERSION: u16 = 1;
+/// First bytes of the handshake's payloads.
+pub const MAGIC: [u8; 4] = *b"WBNP";
+/// Version of the messages' encoding.
+const MESSAGE_VERSION: u8 = 1;
+/// Bytes of an error's text on the wire, at most.
+const TEXT_BYTES_MAX: usize = 1000;
+/// Keys in one multi-lookup, at most.
+pub const KEYS_MAX: usize = 4096;
+/// Bytes of a URL in a request, at most.
+pub const URL_BYTES_MAX: usize = 64 << 10;
+/// Dictionaries a peer may say it has.
+pub const KNOWN_MAX: usize = 64;
+
+/// Encodes a message.
+pub fn encode<T: Serialize>(message: &T) -> Vec<u8> {
+    let start = vec![MESSAGE_VERSION];
+    // Writing to memory fails for types that postcard cannot encode; ours it can, and tests encode each of them.
+    postcard::to_extend(message, start).unwrap_or_default()
+}
+
+/// Reads a message.
+///
+/// # Errors
+/// When the bytes are none of this type, or bytes are left over.
+pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
+    match bytes.split_first() {
+        Some((&MESSAGE_VERSION, rest)) => match postcard::take_from_bytes::<T>(rest) {
+            Ok((message, [])) => Ok(message),
+            Ok((_, left)) => Err(format!("a message with {} bytes too many", left.len())),
+            Err(e) => Err(format!("not a message: {e}")),
+        },
+        Some((version, _)) => Err(format!("message version {version}, this program reads {MESSAGE_VERSION}")),
+        None => Err("an empty message".into()),
+    }
+}
+
+/// A page key as it stands in messages: id and tie, big-endian.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Key(pub [u8; 16]);
+
+impl From<PageKey> for Key {
+    fn from(key: PageKey) -> Key {
+        Key((u128::from(key.id.0) << 64 | u128::from(key.tie)).to_be_bytes())
+    }
+}
+
+impl From<Key> for PageKey {
+    fn from(key: Key) -> PageKey {
+        let both = u128::from_be_bytes(key.0);
+        PageKey { id: PageId((both >> 64) as u64), tie: both as u64 }
+    }
+}
+
+/// The dialing side's introduction.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Hello {
+    /// The repository it expects, by its key's fingerprint.
+    pub repository: Option<String>,
+    /// The shared secret.
+    pub token: Option<[u8; 32]>,
+    /// Bytes of data it takes in each call before it gives more credit.
+    pub credit_bytes: u32,
+    /// Digests of dictionaries it has.
+    pub known: Vec<u64>,
+}
+
+/// The answer.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Welcome {
+    /// The repository served, by its key's fingerprint; empty when it serves none.
+    pub repository: String,
+    /// Bytes of data it takes in each call before it gives more credit.
+    pub credit_bytes: u32,
+    /// Calls that may be open at once.
+    pub calls_max: u32,
+    /// Bytes of the largest item, page or record, taken.
+    pub item_bytes_max: u64,
+}
+
+/// What pages an add sends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Form {
+    /// Pages as fetched; the server packs them.
+    Pages,
+    /// Records, packed by the client.
+    Records,
+}
+
+/// The order of a stream.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum StreamOrder {
+    /// As the pages lie on disk.
+    Store,
+    /// By page id.
+    Id,
+}
+
+/// What a call asks for. Wherever there is a generation, 0 is the current one.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Request {
+    /// A sign of life from the service itself.
+    Ping,
+    /// One page by its key.
+    Lookup {
+        /// The generation to read.
+        generation: u64,
+        /// The page.
+        key: Key,
+    },
+    /// All pages with one page id.
+    LookupId {
+        /// The generation to read.
+        generation: u64,
+        /// The page id.
+        id: u64,
+    },
+    /// One page by its URL.
+    LookupUrl {
+        /// The generation to read.
+        generation: u64,
+        /// The URL.
+        url: String,
+    },
+    /// Many pages by their keys.
+    LookupMany {
+        /// The generation to read.
+        generation: u64,
+        /// The pages, at most [`KEYS_MAX`].
+        keys: Vec<Key>,
+    },
+    /// All pages of some ranges.
+    Stream {
+        /// The generation to read.
+        generation: u64,
+        /// In which order.
+        order: StreamOrder,
+        /// From where: a cursor as text.
+        from: String,
+        /// Whether to read past the page cache.
+        direct: bool,
+        /// Which pages.
+        ranges: RangeSet,
+    },
+    /// Key, version and size of all pages of some ranges, in order of their keys.
+    List {
+        /// The generation to read.
+        generation: u64,
+        /// The first key wanted.
+        from: Key,
+        /// Which pages.
+        ranges: RangeSet,
+    },
+    /// The keys of all pages of some ranges, in order.
+    Keys {
+        /// The generation to read.
+        generation: u64,
+        /// The first key wanted.
+        from: Key,
+        /// Which pages.
+        ranges: RangeSet,
+    },
+    /// Takes pages, batch by batch.
+    Add {
+        /// What they are sent as.
+        form: Form,
+    },
+    /// All dictionaries.
+    Dictionaries,
+    /// The store in figures.
+    Stats,
+    /// Takes back the space of dead records.
+    Compact {
+        /// Bytes to read and write, about.
+        budget_bytes: u64,
+    },
+    /// Reads everything and lists the damage.
+    Verify,
+    /// Messages both ways, whose meaning is not the wire's business.
+    Control {
+        /// What the messages are about.
+        topic: String,
+    },
+}
+
+/// What kind of error.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum Code {
+    /// The peer does not keep to the protocol.
+    Protocol,
+    /// No version in common.
+    Version,
+    /// The token is wrong or missing.
+    Token,
+    /// Another repository.
+    Repository,
+    /// Too many connections, calls or uploads; later it may work.
+    Busy,
+    /// The server is going down; another one, or later.
+    ShuttingDown,
+    /// The generation is not there; [`Fault::generations`] are.
+    Generation,
+    /// The request makes no sense to this service.
+    BadRequest,
+    /// A page, record or URL that a store does not take.
+    BadPage,
+    /// A damaged record.
+    Damaged,
+    /// No space left.
+    NoSpace,
+    /// The store failed.
+    Store,
+    /// The call was cancelled.
+    Cancelled,
+    /// A fault of the program itself.
+    Internal,
+    /// Nothing came for too long.
+    Timeout,
+}
+
+/// An error as it crosses the wire.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]
+#[error("{text}")]
+pub struct Fault {
+    /// What kind.
+    pub code: Code,
+    /// For people.
+    pub text: String,
+    /// With [`Code::Generation`]: the generations there are.
+    pub generations: Vec<u64>,
+}
+
+impl Fault {
+    /// A fault with a text, which is cut to a reasonable length.
+    pub fn new(code: Code, text: impl fmt::Display) -> Fault {
+        let mut text = text.to_string();
+        if text.len() > TEXT_BYTES_MAX {
+            let cut = (0..=TEXT_BYTES_MAX).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0);
+            text.truncate(cut);
+        }
+        Fault { code, text, generations: Vec::new() }
+    }
+
+    /// The generation asked for is not among those there are.
+    pub fn generation(asked: u64, mut there: Vec<u64>) -> Fault {
+        there.truncate(16);
+        let text = format!("generation {asked} is not here; there are {there:?}");
+        Fault { generations: there, ..Fault::new(Code::Generation, text) }
+    }
+}
+
+impl From<StorageError> for Fault {
+    fn from(e: StorageError) -> Fault {
+        let code = match &e {
+            StorageError::Corrupt { .. } => Code::Damaged,
+            StorageError::NoSpace { .. } => Code::NoSpace,
+            StorageError::PageTooLarge { .. }
+            | StorageError::Url(_)
+            | StorageError::BadPage { .. }
+            | StorageError::BadRecord(_)
+            | StorageError::UnknownDictionary { .. } => Code::BadPage,
+            StorageError::NoSuchOrder { .. } | StorageError::BadCursor { .. } => Code::BadRequest,
+            _ => Code::Store,
+        };
+        Fault::new(code, e)
+    }
+}
+
+/// What became of one batch.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct BatchAnswer {
+    /// The batch's number in its call, from 0.
+    pub batch: u64,
+    /// Pages new, superseding and stale, durable; or why the batch was not taken.
+    pub outcome: Result<(u64, u64, u64), Fault>,
+}
+
+/// What precedes the records of one chunk of a stream.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ChunkHead {
+    /// Records that follow.
+    pub records: u32,
+    /// Where to resume behind each of them.
+    pub steps: Steps,
+    /// Where to resume behind the whole chunk, as text.
+    pub after: String,
+    /// Damage met on the way: these pages are left out.
+    pub damaged: Vec<Fault>,
+}
+
+/// Cursors behind the records of a chunk.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Steps {
+    /// Behind each record: the key right after its own.
+    Keys,
+    /// Ordinals: the first, and how far each is from the one before.
+    Ordinals(u64, Vec<u32>),
+    /// Only the chunk's end is a place to resume.
+    End,
+}
+
+impl Steps {
+    /// The cursor behind record number `n`, whose key is given; `None` where only the chunk's end has one.
+    pub fn cursor(&self, n: usize, key: PageKey) -> Option<Cursor> {
+        match self {
+            Steps::Keys => Some(key.next().map_or(Cursor::End, Cursor::Key)),
+            Steps::Ordinals(first, deltas) => {
+                let sum: u64 = deltas.iter().take(n).map(|&d| u64::from(d)).sum();
+                (n <= deltas.len()).then(|| Cursor::Ordinal(first.saturating_add(sum)))
+            }
+            Steps::End => None,
+        }
+    }
+}
+
+/// The end of a multi-lookup: what is missing among the records before.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Missing {
+    /// Numbers of keys whose page is not there.
+    pub absent: Vec<u32>,
+    /// Numbers of keys whose page cannot be read, and why.
+    pub failed: Vec<(u32, Fault)>,
+}
+
+/// A store in figures.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Figures {
+    organization: u8,
+    capacity_bytes: u64,
+    used_bytes: u64,
+    live_bytes: u64,
+    dead_bytes: u64,
+    pages: u64,
+    segments: u64,
+    memory_bytes: u64,
+}
+
+impl From<Stats> for Figures {
+    fn from(s: Stats) -> Figures {
+        Figures {
+            organization: s.organization as u8,
+            capacity_bytes: s.capacity_bytes,
+            used_bytes: s.used_bytes,
+            live_bytes: s.live_bytes,
+            dead_bytes: s.dead_bytes,
+            pages: s.pages,
+            segments: s.segments,
+            memory_bytes: s.memory_bytes,
+        }
+    }
+}
+
+impl From<Figures> for Stats {
+    fn from(f: Figures) -> Stats {
+        let named = Organization::ALL.into_iter().find(|&o| o as u8 == f.organization);
+        Stats {
+            organization: named.unwrap_or(Organization::Log),
+            capacity_bytes: f.capacity_bytes,
+            used_bytes: f.used_bytes,
+            live_bytes: f.live_bytes,
+            dead_bytes: f.dead_bytes,
+            pages: f.pages,
+            segments: f.segments,
+            memory_bytes: f.memory_bytes,
+        }
+    }
+}
+
+/// What a compaction did: bytes read, written, freed, and whether it is done.
+pub type CompactAnswer = (u64, u64, u64, bool);
+
+/// Damaged places named in one answer, at most.
+pub const DAMAGE_MAX: usize = 1000;
+
+/// What a verification found.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct VerifyAnswer {
+    /// Records whose checksums hold.
+    pub good_records: u64,
+    /// Bytes checked.
+    pub checked_bytes: u64,
+    /// Damaged places in all.
+    pub damage_count: u64,
+    /// The first [`DAMAGE_MAX`] of them: file, offset, what, page.
+    pub damage: Vec<(String, u64, String, Option<Key>)>,
+}
+
+impl VerifyAnswer {
+    /// A place as the storage crate has it.
+    pub fn damage(&self) -> impl Iterator<Item = Damage> + '_ {
+        self.damage.iter().map(|(path, offset, what, key)| Damage {
+            path: path.into(),
+            offset: *offset,
+            what: what.clone(),
+            key: key.map(PageKey::from),
+        })
+    }
+}
+
+/// One line of a list: 44 bytes on the wire, little-endian but for the key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Entry {
+    /// The page.
+    pub key: PageKey,
+    /// Its version.
+    pub version: Version,
+    /// Bytes of its record.
+    pub bytes: u64,
+}
+
+/// Bytes of an [`Entry`].
+pub const ENTRY_BYTES: usize = 44;
+
+impl Entry {
+    /// Appends the entry to `out`.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&Key::from(self.key).0);
+        out.extend_from_slice(&self.version.fetched_at_ms.to_le_bytes());
+        out.extend_from_slice(&self.version.epoch.to_le_bytes());
+        out.extend_from_slice(&self.version.digest.to_le_bytes());
+        out.extend_from_slice(&self.bytes.to_le_bytes());
+    }
+
+    /// Reads an entry.
+    pub fn read(bytes: &[u8; ENTRY_BYTES]) -> Option<Entry> {
+        let (key, rest) = bytes.split_first_chunk()?;
+        let (fetched, rest) = rest.split_first_chunk()?;
+        let (epoch, rest) = rest.split_first_chunk()?;
+        let (digest, rest) = rest.split_first_chunk()?;
+        let version = Version {
+            fetched_at_ms: u64::from_le_bytes(*fetched),
+            epoch: u32::from_le_bytes(*epoch),
+            digest: u64::from_le_bytes(*digest),
+        };
+        Some(Entry { key: Key(*key).into(), version, bytes: u64::from_le_bytes(*rest.first_chunk()?) })
+    }
+}
+
+/// A handshake's payload: magic, the lowest and the highest version, the message.
+pub fn encode_hello(lowest: u16, highest: u16, message: &impl Serialize) -> Vec<u8> {
+    let mut out = MAGIC.to_vec();
+    out.extend_from_slice(&lowest.to_le_bytes());
+    out.extend_from_slice(&highest.to_le_bytes());
+    out.extend_from_slice(&encode(message));
+    out
+}
+
+/// Reads a handshake's payload: versions, and the message still encoded, which only a common version can read.
+pub fn decode_hello(payload: &[u8]) -> Option<(u16, u16, &[u8])> {
+    let rest = payload.strip_prefix(&MAGIC)?;
+    let (lowest, rest) = rest.split_first_chunk()?;
+    let (highest, rest) = rest.split_first_chunk()?;
+    Some((u16::from_le_bytes(*lowest), u16::from_le_bytes(*highest), rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn messages_come_back() {
+        let key = Key::from(PageKey { id: PageId(7), tie: 8 });
+        let ranges = RangeSet::of(3, [1, 5]).unwrap_or_default();
+        let all = [
+            Request::Ping,
+            Request::Lookup { generation: 1, key },
+            Request::LookupId { generation: 1, id: 7 },
+            Request::LookupUrl { generation: 0, url: "http://h/".into() },
+            Request::LookupMany { generation: 0, keys: vec![key; 3] },
+            Request::Stream {
+                generation: u64::MAX,
+                order: StreamOrder::Id,
+                from: "start".into(),
+                direct: true,
+                ranges: ranges.clone(),
+            },
+            Request::List { generation: 3, from: key, ranges: ranges.clone() },
+            Request::Keys { generation: 3, from: key, ranges },
+            Request::Add { form: Form::Pages },
+            Request::Dictionaries,
+            Request::Stats,
+            Request::Compact { budget_bytes: 5 },
+            Request::Verify,
+            Request::Control { topic: "t".into() },
+        ];
+        for request in all {
+            let bytes = encode(&request);
+            assert_eq!(decode::<Request>(&bytes), Ok(request));
+            assert!(decode::<Request>(&[bytes.as_slice(), &[0]].concat()).is_err(), "a byte too many");
+        }
+        assert_eq!(PageKey::from(key), PageKey { id: PageId(7), tie: 8 });
+    }
+
+    #[test]
+    fn entries_come_back() {
+        let version = Version { fetched_at_ms: 1 << 40, epoch: 3, digest: u64::MAX };
+        let entry = Entry { key: PageKey { id: PageId(1), tie: 2 }, version, bytes: 1 << 33 };
+        let mut out = Vec::new();
+        entry.write(&mut out);
+        assert_eq!(Entry::read(out.first_chunk().unwrap()), Some(entry));
+        assert_eq!(out.len(), ENTRY_BYTES);
+    }
+
+    #[test]
+    fn long_texts_are_cut() {
+        assert!(Fault::new(Code::Store, "é".repeat(9000)).text.len() <= TEXT_BYTES_MAX);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn arbitrary_bytes_are_no_panic(mut bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            if let Some(first) = bytes.first_mut() { *first = MESSAGE_VERSION; }
+            let _ = (decode::<Request>(&bytes), decode::<Fault>(&bytes), decode::<Hello>(&bytes));
+            let _ = (decode::<ChunkHead>(&bytes), decode::<Missing>(&bytes), decode_hello(&bytes));
+        }
+    }
+}
