@@ -1,0 +1,3 @@
+//! One store as a server.
+
+pub mod cycle;
