@@ -29,6 +29,7 @@
 
 mod client;
 mod control;
+pub mod cycle;
 mod error;
 #[cfg(any(fuzzing, test))]
 pub mod fuzzing;

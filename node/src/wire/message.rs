@@ -346,6 +346,7 @@ pub struct Figures {
     pages: u64,
     segments: u64,
     memory_bytes: u64,
+    cache_bytes: u64,
 }
 
 impl From<Stats> for Figures {
@@ -359,6 +360,7 @@ impl From<Stats> for Figures {
             pages: s.pages,
             segments: s.segments,
             memory_bytes: s.memory_bytes,
+            cache_bytes: s.cache_bytes,
         }
     }
 }
@@ -375,6 +377,7 @@ impl From<Figures> for Stats {
             pages: f.pages,
             segments: f.segments,
             memory_bytes: f.memory_bytes,
+            cache_bytes: f.cache_bytes,
         }
     }
 }

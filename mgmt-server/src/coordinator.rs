@@ -1,0 +1,435 @@
+//! The machine of the management server.
+//!
+//! ```text
+//!   report, operator, tick ──▶ views, requests ──▶ decide ──▶ Persist(state') ──▶ Persisted ──▶ state = state'
+//!                                                    ▲                                             │
+//!                                                    └── commands: what each node is told ◀────────┘
+//! ```
+//!
+//! 1. `state` is what is on disk. One decision at a time is on its way there; nothing is told or answered from it before.
+//! 2. What a node is told follows from `state` and its last report, and is told again until a report shows it done.
+//! 3. Views, leases, requests and times are in memory only: losing them costs time, never pages.
+
+use std::collections::BTreeMap;
+
+use webbase_node::cycle::message::{
+    Failure, NodeId, ReadReport, Removal, SeenAgain, Ticket, ToManagement, ToNode, UpdateReport,
+};
+
+use crate::placement::Holding;
+use crate::{Leases, State};
+
+/// How pages get from adds to readers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Mode {
+    /// By cycles.
+    #[default]
+    Batch,
+    /// At once: nodes serve what they take, and there are no cycles.
+    Incremental,
+}
+
+/// Times and limits.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// How pages get to readers.
+    pub mode: Mode,
+    /// A node not heard of for so long is declared down.
+    pub down_after_ms: u64,
+    /// What a report does not show as done is told again after this.
+    pub resend_ms: u64,
+    /// How long a lease lasts.
+    pub lease_ms: u64,
+    /// A cycle goes on without update nodes that have not sealed after this.
+    pub seal_limit_ms: u64,
+    /// An attempt to prepare ends after this: with a commit if every range has a prepared replica, else with an abort.
+    pub prepare_limit_ms: u64,
+    /// A cycle waits so long, at most, for its prepared nodes to switch, before it ends without them.
+    pub switch_limit_ms: u64,
+    /// A cycle waits so long, at most, for moves and for being possible.
+    pub begin_limit_ms: u64,
+    /// A source that failed so often is left out.
+    pub source_failures_max: u32,
+    /// A cycle has at most this many attempts.
+    pub attempts_max: u32,
+    /// So many commits may wait for replicas that are down; then a cycle is refused until those return or are removed.
+    pub unconfirmed_max: usize,
+    /// The most removals and new deadlines that one cycle takes; the rest waits.
+    pub changes_max: usize,
+    /// The most operator requests that wait.
+    pub requests_max: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            mode: Mode::Batch,
+            down_after_ms: 5_000,
+            resend_ms: 2_000,
+            lease_ms: 60_000,
+            seal_limit_ms: 60_000,
+            prepare_limit_ms: 24 * 3600 * 1000,
+            switch_limit_ms: 60_000,
+            begin_limit_ms: 600_000,
+            source_failures_max: 3,
+            attempts_max: 8,
+            unconfirmed_max: 64,
+            changes_max: 1_000_000,
+            requests_max: 64,
+        }
+    }
+}
+
+/// What an operator or the crawler wants.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// Begin a cycle, when it can be.
+    StartCycle,
+    /// Abort the running cycle, if it is not committed.
+    AbortCycle,
+    /// Move everything off a node, then remove it.
+    Drain(NodeId),
+    /// A node that is down will not return: its ranges are given to others.
+    RemoveLost(NodeId),
+    /// As [`Command::RemoveLost`], but a new node takes exactly its places. To be said before the new one starts.
+    Replace {
+        /// The lost node.
+        old: NodeId,
+        /// The new one.
+        new: NodeId,
+    },
+    /// Remove these pages in the next cycle.
+    Remove(Vec<Removal>),
+    /// These pages are due, and the crawler was given them to look at.
+    Due(Vec<Removal>),
+    /// The crawler saw these again, or could not verify them (then with a short lifetime).
+    Seen(Vec<SeenAgain>),
+}
+
+/// What came of a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Done, or on its way for good.
+    Done,
+    /// The cycle has begun.
+    CycleBegun(u64),
+}
+
+/// Why a command or request is refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// There is one.
+    #[error("cycle {cycle} is running")]
+    CycleRunning {
+        /// Its number.
+        cycle: u64,
+    },
+    /// There is none that could be aborted.
+    #[error("no cycle is running, or it is committed already")]
+    NoCycle,
+    /// The repository has no cycles.
+    #[error("pages are visible when added: there are no cycles")]
+    Incremental,
+    /// It could not begin in time.
+    #[error("the cycle could not begin: {why}")]
+    CannotBegin {
+        /// What was missing.
+        why: String,
+    },
+    /// Not in the table.
+    #[error("node {:016x} is not in the table", node.0)]
+    UnknownNode {
+        /// Which.
+        node: NodeId,
+    },
+    /// It is alive.
+    #[error("node {:016x} is not down", node.0)]
+    NotDown {
+        /// Which.
+        node: NodeId,
+    },
+    /// Nobody would be left.
+    #[error("node {:016x} is the last of its role", node.0)]
+    LastNode {
+        /// Which.
+        node: NodeId,
+    },
+    /// The generation is gone, or is about to go.
+    #[error("generation {generation} is not kept")]
+    NotKept {
+        /// Which.
+        generation: u64,
+    },
+    /// A limit is reached.
+    #[error("at most {max} at a time")]
+    TooMany {
+        /// The limit.
+        max: usize,
+    },
+    /// The pages are in a running cycle's removals: hand the pages over as new versions instead.
+    #[error("{pages} of the pages are being removed by the running cycle")]
+    BeingRemoved {
+        /// How many.
+        pages: usize,
+    },
+}
+
+/// What happens to the management server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A node says.
+    Message(NodeId, ToManagement),
+    /// The state is on disk.
+    Persisted(u64),
+    /// Somebody wants something; the answer carries the number.
+    Request(u64, Command),
+    /// Time passes; several times a second.
+    Tick,
+}
+
+/// What the management server wants done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Tell a node.
+    Send(NodeId, ToNode),
+    /// Put this on disk, then say [`Event::Persisted`] with the number.
+    Persist(u64, Box<State>),
+    /// Answer a request.
+    Answer(u64, Result<Answer, Refusal>),
+}
+
+/// What is known of a node, from its last report.
+#[derive(Clone, Debug, Default)]
+pub struct View {
+    pub(crate) heard_ms: u64,
+    pub(crate) boot: u64,
+    pub(crate) sequence: u64,
+    pub(crate) welcomed: bool,
+    /// Its update side.
+    pub update: Option<UpdateReport>,
+    /// Its read side.
+    pub read: Option<ReadReport>,
+    /// What it was told last, and when: read side, update side, releases, welcome.
+    pub(crate) told: [Option<(ToNode, u64)>; 4],
+    /// Why it last could not catch up.
+    pub catch_up_failure: Option<Failure>,
+}
+
+impl View {
+    /// Whether it can serve this range of this generation.
+    pub fn has(&self, generation: u64, range: u32) -> bool {
+        self.read.as_ref().is_some_and(|read| {
+            generation <= read.current
+                && (generation == 0 || read.kept.iter().any(|(g, r)| *g == generation && r.contains(range)))
+        })
+    }
+}
+
+pub(crate) struct Waiting {
+    pub(crate) id: u64,
+    pub(crate) command: Command,
+    pub(crate) since_ms: u64,
+}
+
+/// A decision on its way to disk.
+struct Pending {
+    sequence: u64,
+    state: State,
+    answers: Vec<(u64, Result<Answer, Refusal>)>,
+}
+
+/// The management server.
+pub struct Coordinator {
+    pub(crate) settings: Settings,
+    pub(crate) state: State,
+    pub(crate) views: BTreeMap<NodeId, View>,
+    pub(crate) leases: Leases,
+    pub(crate) waiting: Vec<Waiting>,
+    /// When the cycle's phase or attempt began, as far as this server knows.
+    pub(crate) phase_ms: u64,
+    /// Failures of the running attempt.
+    pub(crate) source_failures: BTreeMap<NodeId, u32>,
+    pub(crate) no_space: Option<NodeId>,
+    /// Each node's ranges, by the placement.
+    pub(crate) holdings: BTreeMap<NodeId, Holding>,
+    pending: Option<Pending>,
+    sequence: u64,
+}
+
+/// A state to be made durable, and what can be answered then.
+pub(crate) struct Decision {
+    pub(crate) state: State,
+    pub(crate) answers: Vec<(u64, Result<Answer, Refusal>)>,
+}
+
+impl From<State> for Decision {
+    fn from(state: State) -> Self {
+        Decision { state, answers: Vec::new() }
+    }
+}
+
+impl Coordinator {
+    /// Starts with what is on disk.
+    pub fn start(now_ms: u64, state: State, settings: Settings) -> Self {
+        let views = state.nodes.keys().map(|n| (*n, View { heard_ms: now_ms, ..View::default() })).collect();
+        let holdings = state.placement.read.by_node();
+        Coordinator {
+            settings,
+            state,
+            views,
+            leases: Leases::new(now_ms, settings.lease_ms),
+            waiting: Vec::new(),
+            phase_ms: now_ms,
+            source_failures: BTreeMap::new(),
+            no_space: None,
+            holdings,
+            pending: None,
+            sequence: 0,
+        }
+    }
+
+    /// What is on disk.
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// What is known of the nodes.
+    pub fn views(&self) -> &BTreeMap<NodeId, View> {
+        &self.views
+    }
+
+    /// The state that is on its way to disk, if any.
+    pub(crate) fn pending_state(&self) -> Option<&State> {
+        self.pending.as_ref().map(|p| &p.state)
+    }
+
+    /// Takes an event.
+    pub fn on(&mut self, now_ms: u64, event: Event) -> Vec<Action> {
+        let mut actions = Vec::new();
+        match event {
+            Event::Message(node, message) => {
+                let changed = self.on_message(now_ms, node, message, &mut actions);
+                if changed {
+                    self.decide(now_ms, &mut actions);
+                }
+                self.tell(now_ms, node, &mut actions);
+                return actions;
+            }
+            Event::Persisted(sequence) => self.on_persisted(now_ms, sequence, &mut actions),
+            Event::Request(id, command) => {
+                if self.waiting.len() >= self.settings.requests_max {
+                    actions
+                        .push(Action::Answer(id, Err(Refusal::TooMany { max: self.settings.requests_max })));
+                } else {
+                    self.waiting.push(Waiting { id, command, since_ms: now_ms });
+                }
+            }
+            Event::Tick => self.leases.expire(now_ms),
+        }
+        self.decide(now_ms, &mut actions);
+        self.tell_all(now_ms, &mut actions);
+        actions
+    }
+
+    /// Says whether anything but the time changed.
+    fn on_message(
+        &mut self,
+        now_ms: u64,
+        from: NodeId,
+        message: ToManagement,
+        actions: &mut Vec<Action>,
+    ) -> bool {
+        if self.state.removed.contains(&from) {
+            actions.push(Action::Send(from, ToNode::Dismissed));
+            return false;
+        }
+        match message {
+            ToManagement::Report { boot, sequence, welcomed, update, read } => {
+                let view = self.views.entry(from).or_default();
+                if (boot, sequence) <= (view.boot, view.sequence) {
+                    return false;
+                }
+                let was_down = self.state.nodes.get(&from).is_none_or(|n| n.down);
+                let changed = was_down || view.update != update || view.read != read || view.boot != boot;
+                (view.heard_ms, view.boot, view.sequence) = (now_ms, boot, sequence);
+                (view.welcomed, view.update, view.read) = (welcomed, update, read);
+                changed
+            }
+            ToManagement::PrepareFailed { ticket, why } => {
+                self.on_prepare_failed(from, ticket, &why);
+                true
+            }
+            ToManagement::CatchUpFailed { why, .. } => {
+                if let Some(view) = self.views.get_mut(&from) {
+                    view.catch_up_failure = Some(why);
+                }
+                false
+            }
+        }
+    }
+
+    fn on_prepare_failed(&mut self, from: NodeId, ticket: Ticket, why: &Failure) {
+        if self.state.ticket() != Some(ticket) {
+            return;
+        }
+        match why {
+            Failure::NoSpace { .. } => self.no_space = Some(from),
+            Failure::SourceFailed(source) => *self.source_failures.entry(*source).or_default() += 1,
+            // The node tries again when told again, until the attempt's time is over.
+            Failure::Disk(_) => {}
+        }
+    }
+
+    fn on_persisted(&mut self, now_ms: u64, sequence: u64, actions: &mut Vec<Action>) {
+        if self.pending.as_ref().is_none_or(|p| p.sequence != sequence) {
+            return;
+        }
+        let Some(pending) = self.pending.take() else { return };
+        let before = std::mem::replace(&mut self.state, pending.state);
+        let phase = |s: &State| s.cycle.as_ref().map(|c| (c.cycle, c.phase.clone()));
+        if phase(&before) != phase(&self.state) {
+            self.phase_ms = now_ms;
+            self.source_failures.clear();
+            self.no_space = None;
+        }
+        if before.placement.version != self.state.placement.version {
+            self.holdings = self.state.placement.read.by_node();
+        }
+        let removed = &self.state.removed;
+        self.views.retain(|node, _| !removed.contains(node));
+        actions.extend(pending.answers.into_iter().map(|(id, answer)| Action::Answer(id, answer)));
+    }
+
+    /// Makes the next decision, if none is on its way.
+    fn decide(&mut self, now_ms: u64, actions: &mut Vec<Action>) {
+        if self.pending.is_some() {
+            return;
+        }
+        let decision = self
+            .decide_liveness(now_ms)
+            .or_else(|| self.decide_cycle(now_ms, actions))
+            .or_else(|| self.decide_serving())
+            .or_else(|| self.decide_confirmed())
+            .or_else(|| self.decide_releases(now_ms))
+            .or_else(|| self.decide_lists(actions))
+            .or_else(|| self.decide_membership(actions))
+            .or_else(|| self.decide_begin(now_ms, actions));
+        if let Some(Decision { state, answers }) = decision {
+            self.sequence += 1;
+            actions.push(Action::Persist(self.sequence, Box::new(state.clone())));
+            self.pending = Some(Pending { sequence: self.sequence, state, answers });
+        }
+    }
+
+    /// Whether a node is in the table, not declared down, and has reported since this server started.
+    pub(crate) fn is_live(&self, node: NodeId) -> bool {
+        self.state.nodes.get(&node).is_some_and(|n| !n.down)
+            && self.views.get(&node).is_some_and(|v| v.boot != 0)
+    }
+
+    /// The view of a live node.
+    pub(crate) fn live(&self, node: NodeId) -> Option<&View> {
+        self.views.get(&node).filter(|_| self.is_live(node))
+    }
+}

@@ -1,0 +1,318 @@
+//! Decisions about cycles and generations.
+//!
+//! ```text
+//!   begin → Sealing → Preparing(1) → Preparing(2) … → Switching → over
+//!              └─────────┴── abort: as if it had not been ──┘ (not from Switching)
+//! ```
+
+use webbase_node::cycle::message::{Changes, EpochSource, NodeId, Removal, Ticket};
+
+use crate::coordinator::{Action, Answer, Command, Coordinator, Decision, Mode, Refusal};
+use crate::state::{CommitRecord, Cycle, CyclePhase, State};
+
+/// So many generations are kept beside the current one.
+const OLD_KEPT_MAX: usize = 2;
+
+impl Coordinator {
+    /// Takes the running cycle a step further.
+    pub(crate) fn decide_cycle(&mut self, now_ms: u64, actions: &mut Vec<Action>) -> Option<Decision> {
+        if let Some(decision) = self.decide_abort(actions) {
+            return Some(decision);
+        }
+        let cycle = self.state.cycle.as_ref()?;
+        let waited = now_ms.saturating_sub(self.phase_ms);
+        match &cycle.phase {
+            CyclePhase::Sealing => self.decide_sealed(cycle, waited),
+            CyclePhase::Preparing { attempt, sources } => {
+                self.decide_prepared(cycle, *attempt, sources, waited)
+            }
+            CyclePhase::Switching => self.decide_switched(waited),
+        }
+    }
+
+    fn decide_abort(&mut self, actions: &mut Vec<Action>) -> Option<Decision> {
+        let place = self.waiting.iter().position(|w| w.command == Command::AbortCycle)?;
+        let waiting = self.waiting.remove(place);
+        match &self.state.cycle {
+            Some(cycle) if cycle.phase != CyclePhase::Switching => {
+                Some(Decision { state: self.aborted(), answers: vec![(waiting.id, Ok(Answer::Done))] })
+            }
+            _ => {
+                // A cycle that has not begun yet is not begun.
+                let refused =
+                    if self.withdraw_start(actions) { Ok(Answer::Done) } else { Err(Refusal::NoCycle) };
+                actions.push(Action::Answer(waiting.id, refused));
+                None
+            }
+        }
+    }
+
+    fn withdraw_start(&mut self, actions: &mut Vec<Action>) -> bool {
+        let before = self.waiting.len();
+        let refuse = |id| Action::Answer(id, Err(Refusal::CannotBegin { why: "aborted".into() }));
+        actions
+            .extend(self.waiting.iter().filter(|w| w.command == Command::StartCycle).map(|w| refuse(w.id)));
+        self.waiting.retain(|w| w.command != Command::StartCycle);
+        self.waiting.len() != before
+    }
+
+    fn aborted(&self) -> State {
+        State { cycle: None, ..self.state.clone() }
+    }
+
+    fn in_phase(&self, phase: CyclePhase) -> State {
+        let mut state = self.state.clone();
+        if let Some(cycle) = &mut state.cycle {
+            cycle.phase = phase;
+        }
+        state
+    }
+
+    /// Sealing is over when all live update nodes have sealed, or the time is. Who has not sealed waits for a later cycle.
+    fn decide_sealed(&self, cycle: &Cycle, waited_ms: u64) -> Option<Decision> {
+        let update_nodes =
+            || self.state.nodes.iter().filter_map(|(id, n)| Some((*id, n.update.as_ref()?, n.down)));
+        let sealed = |node| {
+            let update = self.live(node)?.update.as_ref()?;
+            (update.sealed_cycle == cycle.cycle).then_some(update)
+        };
+        let missing = update_nodes().any(|(node, _, down)| !down && sealed(node).is_none());
+        if missing && waited_ms < self.settings.seal_limit_ms {
+            return None;
+        }
+        let sources = update_nodes().filter_map(|(node, entry, _)| {
+            let through = sealed(node)?.open_epoch.saturating_sub(1);
+            Some(EpochSource { node, from: entry.included_through + 1, through })
+        });
+        let sources = sources.collect();
+        Some(self.in_phase(CyclePhase::Preparing { attempt: 1, sources }).into())
+    }
+
+    fn decide_prepared(
+        &self,
+        cycle: &Cycle,
+        attempt: u32,
+        sources: &[EpochSource],
+        waited_ms: u64,
+    ) -> Option<Decision> {
+        if self.no_space.is_some() {
+            return Some(self.aborted().into());
+        }
+        let failed = |source: &EpochSource| {
+            let times = self.source_failures.get(&source.node).copied().unwrap_or(0);
+            let down = self.state.nodes.get(&source.node).is_none_or(|n| n.down);
+            times > 0 && (down || times >= self.settings.source_failures_max)
+        };
+        if sources.iter().any(failed) {
+            if attempt >= self.settings.attempts_max {
+                return Some(self.aborted().into());
+            }
+            let sources = sources.iter().filter(|s| !failed(s)).copied().collect();
+            return Some(self.in_phase(CyclePhase::Preparing { attempt: attempt + 1, sources }).into());
+        }
+        let ticket = Ticket { cycle: cycle.cycle, attempt };
+        let prepared = |node: NodeId| {
+            self.live(node).and_then(|v| v.read.as_ref()).is_some_and(|r| r.prepared == Some(ticket))
+        };
+        let placement = &self.state.placement.read;
+        let ranges = 0..self.state.placement.map.count();
+        let every_range = ranges.clone().all(|range| placement.owners(range).iter().any(|n| prepared(*n)));
+        let over = waited_ms >= self.settings.prepare_limit_ms;
+        let missing = self.holdings.keys().any(|n| self.takes_part(*n) && !prepared(*n));
+        match (every_range, missing && !over) {
+            (true, false) if self.state.kept.len() <= OLD_KEPT_MAX => {
+                let by = self.holdings.keys().copied().filter(|n| prepared(*n)).collect();
+                Some(self.committed(cycle, ticket, sources, by).into())
+            }
+            (false, _) if over => Some(self.aborted().into()),
+            _ => None,
+        }
+    }
+
+    fn committed(&self, cycle: &Cycle, ticket: Ticket, sources: &[EpochSource], by: Vec<NodeId>) -> State {
+        let mut state = self.in_phase(CyclePhase::Switching);
+        for source in sources {
+            if let Some(update) = state.nodes.get_mut(&source.node).and_then(|n| n.update.as_mut()) {
+                update.included_through = source.through.max(update.included_through);
+                update.passed_cycle = ticket.cycle;
+            }
+        }
+        let gone = |r: &Removal| cycle.changes.removals.contains(r);
+        state.removals.retain(|r| !gone(r));
+        state.due.retain(|d| !gone(&d.page));
+        state.seen.retain(|s| !cycle.changes.seen.contains(s));
+        state.committed = cycle.target;
+        state.kept.push(cycle.target);
+        state.commits.retain(|c| !c.confirmed);
+        state.commits.push(CommitRecord {
+            generation: cycle.target,
+            base: cycle.base,
+            ticket,
+            placement_version: cycle.placement_version,
+            sources: sources.to_vec(),
+            changes: cycle.changes.clone(),
+            prepared: by,
+            confirmed: false,
+        });
+        state
+    }
+
+    /// A cycle is over when those that prepared have switched, or are down.
+    fn decide_switched(&self, waited_ms: u64) -> Option<Decision> {
+        let record = self.state.commits.last()?;
+        let switched = |node: &NodeId| {
+            self.state.nodes.get(node).is_none_or(|n| n.down)
+                || self
+                    .views
+                    .get(node)
+                    .and_then(|v| v.read.as_ref())
+                    .is_some_and(|r| r.current >= record.generation)
+        };
+        let over = waited_ms >= self.settings.switch_limit_ms;
+        (over || record.prepared.iter().all(switched)).then(|| self.aborted().into())
+    }
+
+    /// Plans name the committed generation once every range has a replica that stands there.
+    pub(crate) fn decide_serving(&self) -> Option<Decision> {
+        let State { serving, committed, .. } = self.state;
+        (serving < committed && self.every_range_has(committed))
+            .then(|| State { serving: committed, ..self.state.clone() }.into())
+    }
+
+    fn every_range_has(&self, generation: u64) -> bool {
+        let placement = &self.state.placement;
+        (0..placement.map.count()).all(|range| {
+            let owners = placement.read.owners(range);
+            owners.iter().any(|n| self.live(*n).is_some_and(|v| v.has(generation, range)))
+        })
+    }
+
+    /// Epochs are free when every owner of every range stands at their generation or a later one, with the range.
+    pub(crate) fn decide_confirmed(&self) -> Option<Decision> {
+        if self.state.commits.iter().all(|c| c.confirmed) {
+            return None;
+        }
+        let placement = &self.state.placement;
+        let mut lowest = u64::MAX;
+        for range in 0..placement.map.count() {
+            let owners = placement.read.owners(range);
+            if owners.is_empty() {
+                return None;
+            }
+            for owner in owners {
+                let read = self.live(*owner)?.read.as_ref()?;
+                let has = read.current == 0 || self.live(*owner)?.has(read.current, range);
+                lowest = lowest.min(if has { read.current } else { 0 });
+            }
+        }
+        let confirmed = |c: &CommitRecord| !c.confirmed && c.generation <= lowest;
+        if !self.state.commits.iter().any(confirmed) {
+            return None;
+        }
+        let mut state = self.state.clone();
+        for commit in state.commits.iter_mut().filter(|c| confirmed(c)) {
+            commit.confirmed = true;
+            for source in &commit.sources {
+                if let Some(update) = state.nodes.get_mut(&source.node).and_then(|n| n.update.as_mut()) {
+                    update.free_through = source.through.max(update.free_through);
+                }
+            }
+        }
+        let committed = state.committed;
+        state.commits.retain(|c| !c.confirmed || c.generation == committed);
+        Some(state.into())
+    }
+
+    /// Old generations go when nobody holds them.
+    pub(crate) fn decide_releases(&self, now_ms: u64) -> Option<Decision> {
+        let State { serving, committed, .. } = self.state;
+        let goes = |g: &u64| *g < serving && *g < committed && !self.leases.holds(now_ms, *g);
+        if !self.state.kept.iter().any(goes) {
+            return None;
+        }
+        let mut state = self.state.clone();
+        state.kept.retain(|g| !goes(g));
+        Some(state.into())
+    }
+
+    /// Whether a commit waits for this generation to be given up: leases on it are not renewed then.
+    pub(crate) fn is_wanted_back(&self, generation: u64) -> bool {
+        self.state.ticket().is_some()
+            && self.state.kept.len() > OLD_KEPT_MAX
+            && self.state.kept.first() == Some(&generation)
+    }
+
+    /// Begins a cycle that was asked for, when it can be.
+    pub(crate) fn decide_begin(&mut self, now_ms: u64, actions: &mut Vec<Action>) -> Option<Decision> {
+        let place = self.waiting.iter().position(|w| w.command == Command::StartCycle)?;
+        let (id, since_ms) = self.waiting.get(place).map(|w| (w.id, w.since_ms))?;
+        let in_time = now_ms.saturating_sub(since_ms) < self.settings.begin_limit_ms;
+        let refusal = match (&self.state.cycle, self.cannot_begin()) {
+            _ if self.settings.mode == Mode::Incremental => Some(Refusal::Incremental),
+            (Some(cycle), _) => Some(Refusal::CycleRunning { cycle: cycle.cycle }),
+            (None, Some(_)) if in_time => return None,
+            (None, Some(why)) => Some(Refusal::CannotBegin { why }),
+            (None, None) if self.moving() && in_time => return None,
+            (None, None) => None,
+        };
+        self.waiting.remove(place);
+        if let Some(refusal) = refusal {
+            actions.push(Action::Answer(id, Err(refusal)));
+            return None;
+        }
+        let mut state = self.state.clone();
+        state.last_cycle += 1;
+        let cycle = state.last_cycle;
+        state.cycle = Some(Cycle {
+            cycle,
+            base: state.committed,
+            target: state.committed + 1,
+            placement_version: state.placement.version,
+            changes: self.changes(cycle),
+            phase: CyclePhase::Sealing,
+        });
+        Some(Decision { state, answers: vec![(id, Ok(Answer::CycleBegun(cycle)))] })
+    }
+
+    /// What the cycle removes and renews: what was asked for, and what has been due since the cycle before.
+    fn changes(&self, cycle: u64) -> Changes {
+        let due = self.state.due.iter().filter(|d| d.given_cycle + 1 < cycle).map(|d| d.page);
+        let max = self.settings.changes_max;
+        Changes {
+            cycle,
+            removals: self.state.removals.iter().copied().chain(due).take(max).collect(),
+            seen: self.state.seen.iter().copied().take(max).collect(),
+            forget_through: self.state.forget_through(),
+        }
+    }
+
+    fn cannot_begin(&self) -> Option<String> {
+        let unconfirmed = self.state.commits.iter().filter(|c| !c.confirmed).count();
+        if unconfirmed >= self.settings.unconfirmed_max {
+            return Some(format!("{unconfirmed} commits wait for replicas that are down"));
+        }
+        let placement = &self.state.placement;
+        let without = (0..placement.map.count())
+            .find(|range| !placement.read.owners(*range).iter().any(|n| self.takes_part(*n)));
+        without.map(|range| format!("range {range} has no replica at generation {}", self.state.committed))
+    }
+
+    /// Whether a live node is catching up, or about to.
+    fn moving(&self) -> bool {
+        let committed = self.state.committed;
+        self.holdings.iter().any(|(node, holding)| {
+            let wanted = holding.owned.union(&holding.target);
+            self.live(*node).is_some_and(|view| !wanted.iter().all(|r| view.has(committed, r)))
+        })
+    }
+
+    /// Whether a node takes part in a cycle from the committed generation: it is live, stands there, and has all it owns.
+    pub(crate) fn takes_part(&self, node: NodeId) -> bool {
+        let base = self.state.cycle.as_ref().map_or(self.state.committed, |c| c.base);
+        let Some(holding) = self.holdings.get(&node).filter(|h| !h.owned.is_empty()) else { return false };
+        self.live(node).is_some_and(|view| {
+            view.read.as_ref().is_some_and(|r| r.current == base)
+                && holding.owned.iter().all(|r| view.has(base, r))
+        })
+    }
+}

@@ -1,0 +1,116 @@
+//! What clients are told: which nodes for which ranges. Pages never pass through the management server.
+
+use webbase_node::cycle::message::NodeId;
+
+use crate::coordinator::{Coordinator, Refusal};
+
+/// Where to add pages.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AddPlan {
+    /// The plan's version.
+    pub version: u64,
+    /// Stamped into the pages, and checked by update nodes.
+    pub stamp: u64,
+    /// For each range its update nodes without those declared down: a page is acknowledged when durable on all of
+    /// these. With none, adds are refused.
+    pub ranges: Vec<Vec<NodeId>>,
+}
+
+/// Where to read a generation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReadPlan {
+    /// The plan's version.
+    pub version: u64,
+    /// The generation, to be named in every request.
+    pub generation: u64,
+    /// For each range the nodes that have it, in that generation. With none, the range cannot be read now.
+    pub ranges: Vec<Vec<NodeId>>,
+}
+
+/// The right to go on reading a generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// Names it.
+    pub id: u64,
+    /// The generation.
+    pub generation: u64,
+    /// How long it lasts, counted from the moment the client asked.
+    pub period_ms: u64,
+}
+
+impl Coordinator {
+    /// Where to add pages now.
+    pub fn add_plan(&self) -> AddPlan {
+        let side = &self.state.placement.update;
+        let up = |n: &NodeId| self.state.nodes.get(n).is_some_and(|e| !e.down && !e.leaving);
+        let ranges = (0..self.state.placement.map.count())
+            .map(|range| side.owners(range).iter().copied().filter(up).collect())
+            .collect();
+        AddPlan { version: self.state.plan_version, stamp: self.state.last_cycle, ranges }
+    }
+
+    /// Where to read now.
+    pub fn read_plan(&self) -> ReadPlan {
+        self.plan_of(self.state.serving)
+    }
+
+    fn plan_of(&self, generation: u64) -> ReadPlan {
+        let mut ranges = vec![Vec::new(); self.state.placement.map.count() as usize];
+        for (node, view) in self.views.iter().filter(|(node, _)| self.is_live(**node)) {
+            let Some(read) = &view.read else { continue };
+            let owned = self.holdings.get(node).map(|h| &h.owned);
+            let kept = read.kept.iter().find(|(g, _)| *g == generation).map(|(_, ranges)| ranges);
+            // Generation 0 is empty: its owners have it.
+            let has = if generation == 0 { owned } else { kept.filter(|_| generation <= read.current) };
+            for range in has.into_iter().flat_map(|r| r.iter()) {
+                if let Some(nodes) = ranges.get_mut(range as usize) {
+                    nodes.push(*node);
+                }
+            }
+        }
+        ReadPlan { version: self.state.plan_version, generation, ranges }
+    }
+
+    /// A lease on the generation that plans name now, with its plan.
+    ///
+    /// # Errors
+    /// When there are too many.
+    pub fn open_lease(&mut self, now_ms: u64) -> Result<(Lease, ReadPlan), Refusal> {
+        let generation = self.state.serving;
+        if !self.is_kept(generation) {
+            return Err(Refusal::NotKept { generation });
+        }
+        let id = self.leases.open(now_ms, generation).ok_or(Refusal::TooMany { max: crate::LEASES_MAX })?;
+        Ok((Lease { id, generation, period_ms: self.leases.period_ms() }, self.plan_of(generation)))
+    }
+
+    /// Goes on with a lease, and gives a new plan for its generation.
+    ///
+    /// # Errors
+    /// When the generation is gone, or has to go because two younger old ones are held, too.
+    pub fn renew_lease(
+        &mut self,
+        now_ms: u64,
+        id: u64,
+        generation: u64,
+    ) -> Result<(Lease, ReadPlan), Refusal> {
+        if !self.is_kept(generation) || self.is_wanted_back(generation) {
+            return Err(Refusal::NotKept { generation });
+        }
+        if !self.leases.renew(now_ms, id, generation) {
+            return Err(Refusal::TooMany { max: crate::LEASES_MAX });
+        }
+        Ok((Lease { id, generation, period_ms: self.leases.period_ms() }, self.plan_of(generation)))
+    }
+
+    /// Ends a lease.
+    pub fn end_lease(&mut self, id: u64) {
+        self.leases.end(id);
+    }
+
+    /// Whether a generation is kept, and no decision to let it go is on its way.
+    fn is_kept(&self, generation: u64) -> bool {
+        self.state.kept.contains(&generation)
+            && self.pending_state().is_none_or(|next| next.kept.contains(&generation))
+    }
+}

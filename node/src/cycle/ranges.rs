@@ -1,0 +1,154 @@
+//! Ranges: equal cuts of the id space on the high bits of the page id.
+
+use serde::{Deserialize, Serialize};
+use webbase_storage::PageKey;
+
+/// The largest number of bits a repository's ranges are named by.
+const RANGE_BITS_MAX: u8 = 16;
+
+/// How a repository's id space is cut; fixed when it is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RangeMap {
+    bits: u8,
+}
+
+impl RangeMap {
+    /// 2^bits ranges; at most 2^16.
+    pub fn new(bits: u8) -> Self {
+        RangeMap { bits: bits.min(RANGE_BITS_MAX) }
+    }
+
+    /// How many ranges there are.
+    pub fn count(self) -> u32 {
+        1 << self.bits
+    }
+
+    /// The range a page lies in.
+    pub fn range_of(self, key: PageKey) -> u32 {
+        match self.bits {
+            0 => 0,
+            bits => (key.id.0 >> (64 - u32::from(bits))) as u32,
+        }
+    }
+}
+
+/// A set of range numbers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct RangeSet {
+    /// One bit a range; no zero words at the end, so that equal sets are equal.
+    words: Vec<u64>,
+}
+
+impl RangeSet {
+    /// The empty set.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// All ranges of a repository.
+    pub fn all(map: RangeMap) -> Self {
+        (0..map.count()).collect()
+    }
+
+    /// Puts a range in. Numbers no repository has are left out.
+    pub fn insert(&mut self, range: u32) {
+        if range >= 1 << RANGE_BITS_MAX {
+            return;
+        }
+        let word = (range / 64) as usize;
+        if self.words.len() <= word {
+            self.words.resize(word + 1, 0);
+        }
+        if let Some(w) = self.words.get_mut(word) {
+            *w |= 1 << (range % 64);
+        }
+    }
+
+    /// Whether the range is in.
+    pub fn contains(&self, range: u32) -> bool {
+        self.words.get((range / 64) as usize).is_some_and(|w| w & (1 << (range % 64)) != 0)
+    }
+
+    /// Whether nothing is in.
+    pub fn is_empty(&self) -> bool {
+        self.words.iter().all(|&w| w == 0)
+    }
+
+    /// How many are in.
+    pub fn len(&self) -> u32 {
+        self.words.iter().map(|w| w.count_ones()).sum()
+    }
+
+    /// Whether all of these are in `other`.
+    pub fn is_subset(&self, other: &RangeSet) -> bool {
+        self.words.iter().enumerate().all(|(i, w)| w & !other.words.get(i).copied().unwrap_or(0) == 0)
+    }
+
+    /// Those in either.
+    pub fn union(&self, other: &RangeSet) -> RangeSet {
+        let words = (0..self.words.len().max(other.words.len()))
+            .map(|i| self.words.get(i).unwrap_or(&0) | other.words.get(i).unwrap_or(&0))
+            .collect();
+        RangeSet { words }
+    }
+
+    /// Those here that are not in `other`.
+    pub fn minus(&self, other: &RangeSet) -> RangeSet {
+        let mut words: Vec<u64> =
+            self.words.iter().enumerate().map(|(i, w)| w & !other.words.get(i).unwrap_or(&0)).collect();
+        while words.last() == Some(&0) {
+            words.pop();
+        }
+        RangeSet { words }
+    }
+
+    /// Those in both.
+    pub fn intersection(&self, other: &RangeSet) -> RangeSet {
+        self.minus(&self.minus(other))
+    }
+
+    /// The numbers, ascending.
+    pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
+        self.words.iter().enumerate().flat_map(|(i, &w)| {
+            (0..64).filter(move |bit| w & (1 << bit) != 0).map(move |bit| i as u32 * 64 + bit)
+        })
+    }
+}
+
+impl FromIterator<u32> for RangeSet {
+    fn from_iter<I: IntoIterator<Item = u32>>(ranges: I) -> Self {
+        let mut set = RangeSet::new();
+        for range in ranges {
+            set.insert(range);
+        }
+        set
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use webbase_storage::PageId;
+
+    #[test]
+    fn sets_behave_like_sets() {
+        let a: RangeSet = [1, 64, 200].into_iter().collect();
+        let b: RangeSet = [1, 2, 64].into_iter().collect();
+        assert_eq!(a.iter().collect::<Vec<_>>(), [1, 64, 200]);
+        assert_eq!(a.union(&b).len(), 4);
+        assert_eq!(a.minus(&b), [200].into_iter().collect());
+        assert_eq!(a.minus(&a), RangeSet::new());
+        assert_eq!(a.intersection(&b), [1, 64].into_iter().collect());
+        assert!(a.intersection(&b).is_subset(&b) && !a.is_subset(&b));
+        assert!(!a.contains(65) && a.contains(64) && !a.contains(100_000));
+    }
+
+    #[test]
+    fn ranges_follow_the_high_bits() {
+        let key = |id| PageKey { id: PageId(id), tie: 0 };
+        assert_eq!(RangeMap::new(0).range_of(key(u64::MAX)), 0);
+        assert_eq!(RangeMap::new(3).range_of(key(u64::MAX)), 7);
+        assert_eq!(RangeMap::new(3).range_of(key(1 << 61)), 1);
+        assert_eq!(RangeSet::all(RangeMap::new(3)).len(), 8);
+    }
+}
