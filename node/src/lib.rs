@@ -31,6 +31,8 @@ mod client;
 mod control;
 pub mod cycle;
 mod error;
+pub mod link;
+pub mod plan;
 #[cfg(any(fuzzing, test))]
 pub mod fuzzing;
 mod security;

@@ -1,0 +1,220 @@
+//! What clients ask of the management server, and what they are told: which nodes for which ranges. Pages never pass
+//! through it.
+//!
+//! A client opens a control call with the topic [`TOPIC`] and sends one [`Ask`] at a time; each gets one [`Told`], both
+//! as `wire::message` encodes them.
+
+use std::net::SocketAddr;
+
+use serde::{Deserialize, Serialize};
+use webbase_storage::{PageKey, RepositoryKey};
+
+use crate::cycle::RangeMap;
+use crate::cycle::message::{NodeId, Phase, Removal, SeenAgain};
+use crate::wire::message::Figures;
+
+/// The topic of clients' control calls.
+pub const TOPIC: &str = "client";
+
+/// What a repository is, the same for all its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Repository {
+    /// The key that names pages.
+    pub key: [u8; 32],
+    /// How the id space is cut.
+    pub map: RangeMap,
+}
+
+impl Repository {
+    /// The key that names pages.
+    pub fn repository_key(&self) -> RepositoryKey {
+        RepositoryKey::new(self.key)
+    }
+
+    /// The range of a page.
+    pub fn range_of(&self, key: PageKey) -> u32 {
+        self.map.range_of(key)
+    }
+}
+
+/// Where to add pages.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AddPlan {
+    /// The plan's version.
+    pub version: u64,
+    /// Stamped into the pages, and checked by update nodes.
+    pub stamp: u64,
+    /// For each range its update nodes without those declared down: a page is acknowledged when durable on all of
+    /// these. With none, adds are refused.
+    pub ranges: Vec<Vec<NodeId>>,
+}
+
+/// Where to read a generation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReadPlan {
+    /// The plan's version.
+    pub version: u64,
+    /// The generation, to be named in every request.
+    pub generation: u64,
+    /// For each range the nodes that have it, in that generation. With none, the range cannot be read now.
+    pub ranges: Vec<Vec<NodeId>>,
+}
+
+/// The right to go on reading a generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lease {
+    /// Names it.
+    pub id: u64,
+    /// The generation.
+    pub generation: u64,
+    /// How long it lasts, counted from the moment the client asked.
+    pub period_ms: u64,
+}
+
+/// Where nodes listen.
+pub type Addresses = Vec<(NodeId, SocketAddr)>;
+
+/// What a client wants.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Ask {
+    /// What the repository is.
+    Repository,
+    /// Where to add pages.
+    AddPlan,
+    /// Where to read the current generation.
+    ReadPlan,
+    /// A lease on the current generation, with its plan.
+    OpenLease,
+    /// To go on with a lease, and a new plan for it.
+    RenewLease {
+        /// Its name.
+        id: u64,
+        /// Its generation.
+        generation: u64,
+    },
+    /// A lease is not needed any more.
+    EndLease {
+        /// Its name.
+        id: u64,
+    },
+    /// Begin a cycle.
+    StartCycle,
+    /// Abort the running cycle, if it is not committed.
+    AbortCycle,
+    /// Move everything off a node, then remove it.
+    Drain(NodeId),
+    /// A node that is down will not return.
+    RemoveLost(NodeId),
+    /// A node that is down will not return, and a new one takes its places.
+    Replace {
+        /// The lost node.
+        old: NodeId,
+        /// The new one.
+        new: NodeId,
+    },
+    /// Remove these pages in the next cycle.
+    Remove(Vec<Removal>),
+    /// These pages are due, and the crawler was given them to look at.
+    Due(Vec<Removal>),
+    /// The crawler saw these again, or could not verify them (then with a short lifetime).
+    Seen(Vec<SeenAgain>),
+    /// How things stand.
+    Status,
+}
+
+/// The answer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Told {
+    /// What the repository is.
+    Repository(Repository),
+    /// Where to add pages.
+    AddPlan(AddPlan, Addresses),
+    /// Where to read.
+    ReadPlan(ReadPlan, Addresses),
+    /// A lease and where to read under it.
+    Lease(Lease, ReadPlan, Addresses),
+    /// It is done, or on its way for good.
+    Done,
+    /// The cycle has begun.
+    CycleBegun(u64),
+    /// Not so, and why.
+    Refused(String),
+    /// How things stand.
+    Status(Box<Status>),
+}
+
+/// How the repository stands.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// The generation that readers are sent to.
+    pub serving: u64,
+    /// The newest committed generation.
+    pub committed: u64,
+    /// Generations that are kept.
+    pub kept: Vec<u64>,
+    /// The newest cycle begun.
+    pub last_cycle: u64,
+    /// The running cycle and its phase.
+    pub cycle: Option<(u64, String)>,
+    /// The version of plans.
+    pub plan_version: u64,
+    /// Leases open.
+    pub leases: u64,
+    /// The nodes.
+    pub nodes: Vec<NodeStatus>,
+}
+
+/// How a node stands.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NodeStatus {
+    /// Which.
+    pub id: NodeId,
+    /// Where it listens.
+    pub address: Option<SocketAddr>,
+    /// Whether it has the read role.
+    pub read: bool,
+    /// Whether it has the update role.
+    pub update: bool,
+    /// Idle, streaming, storing, updating or down.
+    pub state: NodeState,
+    /// Whether it is being drained.
+    pub leaving: bool,
+    /// The generation it stands at.
+    pub generation: Option<u64>,
+    /// The epoch that takes adds.
+    pub epoch: Option<u64>,
+    /// Progress of a cycle on it: phase, pages, bytes.
+    pub progress: Option<(Phase, u64, u64)>,
+    /// Its store in figures, and what it has to do.
+    pub figures: Option<NodeFigures>,
+}
+
+/// What a node is busy with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NodeState {
+    /// Nothing.
+    Idle,
+    /// Sends pages to clients.
+    Streaming,
+    /// Takes pages.
+    Storing,
+    /// Has a part in a cycle, or catches up.
+    Updating,
+    /// Is not heard of.
+    Down,
+}
+
+/// A node in figures: its space, and its outstanding requests by access mode.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NodeFigures {
+    /// Its store.
+    pub store: Figures,
+    /// Adds under way.
+    pub adds: u64,
+    /// Streams under way.
+    pub streams: u64,
+    /// Lookups under way.
+    pub lookups: u64,
+    /// Lookups answered since its start.
+    pub lookups_answered: u64,
+}
