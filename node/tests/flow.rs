@@ -1,6 +1,13 @@
 //! Slow and vanishing peers: memory stays bounded, cancelled work is freed, credits are kept to the byte, and what is
 //! acknowledged is durable whatever happens next.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "helpers of tests may panic"
+)]
+
 mod common;
 
 use std::time::Duration;

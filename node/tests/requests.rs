@@ -1,5 +1,12 @@
 //! Every request, over a real connection, on every organization: what comes back is what the store has.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "helpers of tests may panic"
+)]
+
 mod common;
 
 use std::collections::BTreeSet;

@@ -1,6 +1,13 @@
 //! Raw bytes against a real server: whatever a peer sends or leaves out, it gets at most one error and is closed, and
 //! nobody else notices.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "helpers of tests may panic"
+)]
+
 mod common;
 
 use std::time::Duration;

@@ -1,6 +1,13 @@
 //! Connections under TLS, with certificates made on the spot: pages pass, strangers don't, and only so may a server listen
 //! beyond loopback.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "helpers of tests may panic"
+)]
+
 mod common;
 
 use common::{Node, body, new_store, page, url};

@@ -43,7 +43,7 @@ fn main() {
         rounds,
         lookups: arguments.number("--lookups", 100_000),
         raw_bytes: corpus.len_bytes(),
-        threads: arguments.number("--threads", 1),
+        threads: arguments.number("--threads", 2),
     };
     if arguments.lists("--only", "add") {
         bench.add(Compression::None);

@@ -14,7 +14,7 @@ use crate::wire::pages::{page_bytes, write_page};
 use crate::wire::pool;
 
 /// Batches sent whose answers have not been looked at.
-const UNANSWERED_MAX: u64 = 32;
+const UNANSWERED_MAX: u64 = 64;
 /// Refused batches that are named.
 const REFUSED_MAX: usize = 100;
 

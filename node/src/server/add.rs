@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use webbase_storage::Added;
 
 use super::Inner;
@@ -13,6 +13,9 @@ use super::requests::{Counted, Stop};
 use crate::wire::frame::{BATCH, DICTIONARY};
 use crate::wire::message::{self, BatchAnswer, Code, Fault, Form};
 use crate::wire::mux::{Call, Item};
+
+/// Batches of one add that wait to be staged: enough to keep the staging thread busy, few enough to stay in its cache.
+const UNSTAGED_MAX: usize = 2;
 
 type Outcome = oneshot::Receiver<Result<Added, Fault>>;
 
@@ -25,6 +28,7 @@ pub(super) async fn serve(inner: &Arc<Inner>, call: &Call, form: Form) -> Result
         return Err(Fault::new(Code::Busy, format!("{before} adds are under way, that is the limit")).into());
     }
     let mut leaving = inner.leaving.subscribe();
+    let turns = Arc::new(Semaphore::new(UNSTAGED_MAX));
     let mut pending: VecDeque<Outcome> = VecDeque::new();
     let mut batch = Batch::default();
     let (mut answered, mut open) = (0, true);
@@ -41,7 +45,7 @@ pub(super) async fn serve(inner: &Arc<Inner>, call: &Call, form: Form) -> Result
             item = call.receive(None), if may_take => match item? {
                 Some(item) => {
                     if take(inner, &mut batch, item)? {
-                        batch.memory = memory(inner, batch.bytes).await;
+                        batch.memory = memory(inner, &turns, batch.bytes).await;
                         pending.push_back(adder.add(form, std::mem::take(&mut batch)));
                     }
                 }
@@ -75,11 +79,13 @@ fn take(inner: &Inner, batch: &mut Batch, item: Item) -> Result<bool, Fault> {
 }
 
 /// Waits until there is memory for a batch.
-async fn memory(inner: &Inner, bytes: usize) -> Option<OwnedSemaphorePermit> {
+async fn memory(inner: &Inner, turns: &Arc<Semaphore>, bytes: usize) -> Vec<OwnedSemaphorePermit> {
     let all = inner.settings.batches_bytes_max >> 10;
     let share = (bytes >> 10).clamp(1, all.max(1));
-    // The semaphore is never closed.
-    inner.batch_memory.clone().acquire_many_owned(share as u32).await.ok()
+    // The semaphores are never closed.
+    let turn = turns.clone().acquire_owned().await.ok();
+    let share = inner.batch_memory.clone().acquire_many_owned(share as u32).await.ok();
+    turn.into_iter().chain(share).collect()
 }
 
 async fn answer(

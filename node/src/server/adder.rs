@@ -24,8 +24,8 @@ use crate::wire::pages::take_page;
 use crate::wire::records::take_unverified;
 
 /// Batches that a commit waits for while more are coming, and how long at most.
-const GROUP_BATCHES: usize = 6;
-const GROUP_WAIT: Duration = Duration::from_millis(50);
+const GROUP_BATCHES: usize = 16;
+const GROUP_WAIT: Duration = Duration::from_millis(100);
 
 /// Pages handed over together.
 #[derive(Default)]
@@ -35,8 +35,8 @@ pub(crate) struct Batch {
     /// Whole pages or records end to end.
     pub(crate) payloads: Vec<Bytes>,
     pub(crate) bytes: usize,
-    /// Its share of the memory for batches, given back when it is staged.
-    pub(crate) memory: Option<OwnedSemaphorePermit>,
+    /// Its shares of the memory for batches, its call's and the server's, given back when it is staged.
+    pub(crate) memory: Vec<OwnedSemaphorePermit>,
 }
 
 type Outcome = Result<Added, Fault>;

@@ -73,7 +73,7 @@ impl Default for Settings {
             connections_max: 1024,
             connections_per_peer_max: 512,
             uploads_max: 64,
-            batches_max: 12,
+            batches_max: 32,
             batches_bytes_max: 256 << 20,
             batch_bytes_max: 16 << 20,
             short_threads: 8,

@@ -183,8 +183,7 @@ impl Pages for StorePages {
         current(generation)?;
         let spec = StreamSpec { trust: Trust::Disk, ..StreamSpec::default() };
         let mut entries = Vec::new();
-        let mut stream = self.store.stream(&spec)?;
-        while let Some(record) = stream.next() {
+        for record in self.store.stream(&spec)? {
             let record = record?;
             let seen = record.get();
             let key = seen.key();

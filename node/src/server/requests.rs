@@ -211,7 +211,10 @@ async fn serve(
             };
             finish(call, &answer).await
         }
-        Request::Ping | Request::Control { .. } => Ok(call.end()),
+        Request::Ping | Request::Control { .. } => {
+            call.end();
+            Ok(())
+        }
     }
 }
 

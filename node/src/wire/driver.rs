@@ -45,6 +45,8 @@ pub(crate) struct Driver<S, A> {
     pub(crate) mux: Arc<Mux>,
     pub(crate) accept: A,
     output: Output,
+    /// TLS may hold back what it was given.
+    unflushed: bool,
     tick: Pin<Box<Sleep>>,
     tick_every: Duration,
     heard_at: Instant,
@@ -67,6 +69,7 @@ impl<S: Socket, A: Accept> Driver<S, A> {
             input,
             accept,
             output: Output::default(),
+            unflushed: false,
             tick: Box::pin(tokio::time::sleep(tick_every)),
             tick_every,
             heard_at: now,
@@ -125,7 +128,7 @@ impl<S: Socket, A: Accept> Driver<S, A> {
             if let Some(why) = self.mux.closed() {
                 return Err(why);
             }
-            if !self.dials && self.mux.is_leaving() && self.mux.is_quiet() {
+            if !self.dials && self.mux.is_leaving() && self.mux.is_quiet() && !self.unflushed {
                 return Err(self.closed("the server shuts down"));
             }
             if !moved {
@@ -214,7 +217,7 @@ impl<S: Socket, A: Accept> Driver<S, A> {
     /// Writes what waits; true if something was written.
     fn write(&mut self, cx: &mut Context<'_>) -> Result<bool> {
         self.mux.take_output(&mut self.output);
-        if self.output.is_empty() {
+        if self.output.is_empty() && !self.unflushed {
             return Ok(false);
         }
         let mut any = false;
@@ -226,10 +229,13 @@ impl<S: Socket, A: Accept> Driver<S, A> {
                 Poll::Pending => break,
             }
         }
-        if self.output.is_empty()
-            && let Poll::Ready(Err(e)) = Pin::new(&mut self.socket).poll_flush(cx)
-        {
-            return Err(self.closed(e));
+        self.unflushed |= any;
+        if self.output.is_empty() && self.unflushed {
+            match Pin::new(&mut self.socket).poll_flush(cx) {
+                Poll::Ready(Ok(())) => self.unflushed = false,
+                Poll::Ready(Err(e)) => return Err(self.closed(e)),
+                Poll::Pending => {}
+            }
         }
         if any {
             self.wrote_at = Instant::now();

@@ -20,8 +20,10 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin + 'static> Socket for S {}
 const READ_BYTES: usize = 64 << 10;
 /// Frames from this size on are read straight into a buffer of their own.
 const LARGE_BYTES: usize = 24 << 10;
-/// Payloads up to this size are copied: cheaper than a vector entry, and a small record does not hold a large buffer.
+/// Payloads up to this size are copied when read, so that a small record does not hold a large buffer, and when written,
+/// because that is cheaper than an entry in a vectored write.
 const COPIED_BYTES: usize = 4 << 10;
+const COPIED_OUT_BYTES: usize = 12 << 10;
 /// Buffers in one write.
 const SLICES: usize = 64;
 
@@ -169,7 +171,7 @@ impl Output {
     }
 
     fn shared(&mut self, bytes: &Bytes) {
-        if bytes.len() <= COPIED_BYTES {
+        if bytes.len() <= COPIED_OUT_BYTES {
             self.small.extend_from_slice(bytes);
         } else {
             self.chunks.push_back(self.small.split().freeze());

@@ -13,21 +13,24 @@ use webbase_node::wire::message::{self, Fault, Hello};
 use webbase_node::{Client, ClientSettings, Server, Service, Settings};
 use webbase_storage::{Compression, Options, Organization, Page, PageStore, RepositoryKey, create, open};
 
-pub fn key() -> RepositoryKey {
+pub(crate) fn key() -> RepositoryKey {
     RepositoryKey::new([9; 32])
 }
 
-pub struct Node {
-    pub folder: TempDir,
-    pub store: Arc<dyn PageStore>,
-    pub server: Server,
+pub(crate) struct Node {
+    pub(crate) folder: TempDir,
+    pub(crate) store: Arc<dyn PageStore>,
+    pub(crate) server: Server,
 }
 
-pub fn options(compression: Compression) -> Options {
+pub(crate) fn options(compression: Compression) -> Options {
     Options { compression, ..Options::default() }
 }
 
-pub fn new_store(organization: Organization, compression: Compression) -> (TempDir, Arc<dyn PageStore>) {
+pub(crate) fn new_store(
+    organization: Organization,
+    compression: Compression,
+) -> (TempDir, Arc<dyn PageStore>) {
     let folder = tempfile::tempdir().unwrap();
     create(folder.path(), organization, key(), &options(compression)).unwrap();
     let store = open(folder.path(), &options(compression)).unwrap();
@@ -35,31 +38,35 @@ pub fn new_store(organization: Organization, compression: Compression) -> (TempD
 }
 
 impl Node {
-    pub async fn start() -> Node {
+    pub(crate) async fn start() -> Node {
         Node::with(Organization::Log, Compression::None, Settings::default()).await
     }
 
-    pub async fn with(organization: Organization, compression: Compression, settings: Settings) -> Node {
+    pub(crate) async fn with(
+        organization: Organization,
+        compression: Compression,
+        settings: Settings,
+    ) -> Node {
         let (folder, store) = new_store(organization, compression);
         Node::over(folder, store, settings).await
     }
 
-    pub async fn over(folder: TempDir, store: Arc<dyn PageStore>, settings: Settings) -> Node {
+    pub(crate) async fn over(folder: TempDir, store: Arc<dyn PageStore>, settings: Settings) -> Node {
         let service = Service::of_store(store.clone());
         let server = Server::start("127.0.0.1:0".parse().unwrap(), service, settings).await.unwrap();
         Node { folder, store, server }
     }
 
-    pub fn address(&self) -> SocketAddr {
+    pub(crate) fn address(&self) -> SocketAddr {
         self.server.address()
     }
 
-    pub async fn client(&self) -> Client {
+    pub(crate) async fn client(&self) -> Client {
         Client::connect(self.address(), ClientSettings::default()).await.unwrap()
     }
 
     /// Adds pages straight to the store.
-    pub fn fill(&self, pages: std::ops::Range<usize>, body_bytes: usize) {
+    pub(crate) fn fill(&self, pages: std::ops::Range<usize>, body_bytes: usize) {
         let texts: Vec<(String, Vec<u8>)> = pages.map(|n| (url(n), body(n, body_bytes))).collect();
         let pages: Vec<Page<'_>> = texts.iter().map(|(url, body)| page(url, body)).collect();
         self.store.add(&pages).unwrap();
@@ -67,12 +74,12 @@ impl Node {
     }
 }
 
-pub fn url(n: usize) -> String {
+pub(crate) fn url(n: usize) -> String {
     format!("http://site-{}.example/page/{n}", n % 7)
 }
 
 /// Text that packs, but differs from page to page.
-pub fn body(n: usize, bytes: usize) -> Vec<u8> {
+pub(crate) fn body(n: usize, bytes: usize) -> Vec<u8> {
     let mut text = format!("<html><title>page {n}</title>").into_bytes();
     let mut word = n as u64;
     while text.len() < bytes {
@@ -83,7 +90,7 @@ pub fn body(n: usize, bytes: usize) -> Vec<u8> {
     text
 }
 
-pub fn page<'a>(url: &'a str, body: &'a [u8]) -> Page<'a> {
+pub(crate) fn page<'a>(url: &'a str, body: &'a [u8]) -> Page<'a> {
     Page {
         url,
         body,
@@ -94,38 +101,38 @@ pub fn page<'a>(url: &'a str, body: &'a [u8]) -> Page<'a> {
 }
 
 /// A connection spoken by hand.
-pub struct Raw {
-    pub socket: TcpStream,
+pub(crate) struct Raw {
+    pub(crate) socket: TcpStream,
     buffer: Vec<u8>,
 }
 
-pub fn hello() -> Hello {
+pub(crate) fn hello() -> Hello {
     Hello { repository: None, token: None, credit_bytes: 4 << 20, known: Vec::new() }
 }
 
-pub fn frame(header: Header, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn frame(header: Header, payload: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     header.write(payload, &mut out);
     out
 }
 
-pub fn hello_frame(lowest: u16, highest: u16, hello: &Hello) -> Vec<u8> {
+pub(crate) fn hello_frame(lowest: u16, highest: u16, hello: &Hello) -> Vec<u8> {
     let payload = message::encode_hello(lowest, highest, hello);
     frame(Header::new(Kind::Hello, 0, payload.len()), &payload)
 }
 
-pub fn open_frame(call: u32, end: bool, request: &message::Request) -> Vec<u8> {
+pub(crate) fn open_frame(call: u32, end: bool, request: &message::Request) -> Vec<u8> {
     let payload = message::encode(request);
     frame(Header { flags: u8::from(end), ..Header::new(Kind::Open, call, payload.len()) }, &payload)
 }
 
 impl Raw {
-    pub async fn connect(address: SocketAddr) -> Raw {
+    pub(crate) async fn connect(address: SocketAddr) -> Raw {
         Raw { socket: TcpStream::connect(address).await.unwrap(), buffer: Vec::new() }
     }
 
     /// With the handshake done.
-    pub async fn greeted(address: SocketAddr) -> Raw {
+    pub(crate) async fn greeted(address: SocketAddr) -> Raw {
         let mut raw = Raw::connect(address).await;
         raw.send(&hello_frame(1, 1, &hello())).await;
         let (header, _) = raw.next().await.expect("a welcome");
@@ -133,12 +140,12 @@ impl Raw {
         raw
     }
 
-    pub async fn send(&mut self, bytes: &[u8]) {
+    pub(crate) async fn send(&mut self, bytes: &[u8]) {
         self.socket.write_all(bytes).await.unwrap();
     }
 
     /// The next frame; `None` at the end of the connection.
-    pub async fn next(&mut self) -> Option<(Header, Vec<u8>)> {
+    pub(crate) async fn next(&mut self) -> Option<(Header, Vec<u8>)> {
         loop {
             if let Some(start) = self.buffer.first_chunk::<HEADER_BYTES>() {
                 let header = Header::decode(start).expect("the server sends frames");
@@ -158,7 +165,7 @@ impl Raw {
     }
 
     /// Expects one error frame for the whole connection, and then its end.
-    pub async fn refused(&mut self) -> Fault {
+    pub(crate) async fn refused(&mut self) -> Fault {
         let end = async {
             let mut fault = None;
             while let Some((header, payload)) = self.next().await {
@@ -175,7 +182,7 @@ impl Raw {
 }
 
 /// Waits until something becomes true, without a fixed sleep.
-pub async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+pub(crate) async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     for _ in 0..2000 {
         if holds() {
             return;
