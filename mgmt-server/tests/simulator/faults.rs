@@ -82,8 +82,10 @@ impl World {
         let mut every_range_stands = true;
         for range in 0..self.map.count() {
             let one = [range].into_iter().collect();
-            let stands =
-                others().any(|(_, o)| o.read.as_ref().is_some_and(|r| r.file.serves(committed, &one)));
+            let stands = others().any(|(n, o)| {
+                self.disk.placement.read.owners(range).contains(&n)
+                    && o.read.as_ref().is_some_and(|r| r.file.serves(committed, &one))
+            });
             every_range_stands &= stands;
             let again = commit.is_some_and(|c| {
                 let base = others().any(|(n, o)| {
