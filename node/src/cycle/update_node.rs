@@ -10,11 +10,13 @@
 //! stamps more than one cycle behind its own, which bounds how long an old version can be on its way: that is what lets
 //! tombstones be forgotten.
 
+use serde::{Deserialize, Serialize};
+
 use super::message::{ToNode, UpdateReport};
 use super::{Done, Intent};
 
 /// What an update node has on disk.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UpdateDurable {
     /// The oldest epoch.
     pub first_epoch: u64,
