@@ -71,7 +71,7 @@ impl World {
     /// One disk may be lost when what is on it is elsewhere, too. What two disks at once cost is another question.
     fn may_lose(&self, id: NodeId) -> bool {
         let Some(node) = self.nodes.get(&id) else { return false };
-        if self.disk.nodes.get(&id).is_none() {
+        if !self.disk.nodes.contains_key(&id) {
             return false;
         }
         let others = || self.nodes.iter().filter(|(n, o)| **n != id && !o.lost).map(|(n, o)| (*n, o));
