@@ -77,11 +77,6 @@ impl Generations {
         Ok(())
     }
 
-    /// The generations that can be read.
-    pub(super) fn numbers(&self) -> Vec<u64> {
-        self.served.read().keys().copied().collect()
-    }
-
     /// A generation.
     pub(super) fn get(&self, generation: u64) -> std::result::Result<Served, Fault> {
         let served = self.served.read();

@@ -150,7 +150,9 @@ impl Disk {
                 let needed = bytes.saturating_add(bytes / 16).saturating_add(4 << 20);
                 return Ok(if stats.free_bytes() >= needed || bytes == 0 { Done::Ok } else { Done::NoSpace });
             }
-            Intent::Keep { generation, ranges, ticket } => self.keep(generation, ranges, ticket)?,
+            Intent::Keep { generation, ranges, ticket, kept } => {
+                self.keep(generation, ranges, ticket, &kept)?
+            }
             Intent::SwitchTo { generation, kept } => {
                 self.note(|file| {
                     let Some(read) = &mut file.read else { return };
@@ -176,6 +178,15 @@ impl Disk {
     }
 
     fn seal(&self, cycle: Option<u64>) -> Result<()> {
+        let closed = self.file.lock().update.as_ref().is_some_and(|update| update.closed);
+        if let Some(cycle) = cycle.filter(|_| closed) {
+            // Nothing was added since it was closed: there is no epoch to end.
+            return self.note(|file| {
+                if let Some(update) = &mut file.update {
+                    update.sealed_cycle = cycle;
+                }
+            });
+        }
         self.updating()?.seal(|open_epoch| {
             self.note(|file| {
                 let Some(update) = &mut file.update else { return };
@@ -207,7 +218,7 @@ impl Disk {
         self.let_go()
     }
 
-    fn keep(&self, generation: u64, ranges: RangeSet, ticket: Option<Ticket>) -> Result<()> {
+    fn keep(&self, generation: u64, ranges: RangeSet, ticket: Option<Ticket>, kept: &[u64]) -> Result<()> {
         let generations = self.reading()?;
         let number = self.file.lock().next_number;
         // Never the same number again, also if what follows fails.
@@ -220,6 +231,7 @@ impl Disk {
             match ticket {
                 Some(ticket) => read.prepared = Some(Prepared { ticket, generation, ranges }),
                 None => {
+                    read.kept.retain(|g, _| kept.contains(g));
                     read.kept.insert(generation, ranges);
                     read.current = generation;
                     read.prepared = None;

@@ -227,7 +227,7 @@ impl Pages for NodePages {
 
     fn commit(&self) -> webbase_storage::Result<()> {
         match &self.update {
-            Some(epochs) => epochs.with_open(PageStore::commit),
+            Some(epochs) => epochs.with_open(|store| store.commit()),
             None => Ok(()),
         }
     }
