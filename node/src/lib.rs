@@ -31,10 +31,11 @@ mod client;
 mod control;
 pub mod cycle;
 mod error;
-pub mod link;
-pub mod plan;
 #[cfg(any(fuzzing, test))]
 pub mod fuzzing;
+pub mod link;
+mod management;
+pub mod plan;
 mod security;
 mod server;
 pub mod wire;
@@ -44,6 +45,7 @@ pub use client::{
 };
 pub use control::{Control, ControlReceiver, ControlSender, MESSAGE_BYTES_MAX};
 pub use error::{NodeError, Result, Retry};
+pub use management::{LIST_MAX, Management};
 #[cfg(feature = "tls")]
 pub use security::{ClientTls, ServerTls};
 pub use security::{Token, check_listen};
