@@ -207,12 +207,10 @@ impl Hub {
     fn on(&mut self, input: Input) {
         match input {
             Input::Hello { hello, outbox, answer } => {
-                let id = hello.id;
                 let admitted = self.admit(&hello, outbox);
-                if answer.send(admitted).is_err()
-                    && self.connections.get(&id).is_some_and(|c| c.number == self.connection_count)
-                {
-                    self.gone(id);
+                let in_vain = admitted.is_ok();
+                if answer.send(admitted).is_err() && in_vain {
+                    self.gone(hello.id);
                 }
             }
             Input::NodeSays { id, connection, says } => {
@@ -250,7 +248,7 @@ impl Hub {
         // An older connection of the same node ends with its outbox.
         self.connections
             .insert(hello.id, Connection { number, outbox, book: self.book.version, figures: None });
-        self.save_addresses();
+        self.begin_commit();
         Ok(number)
     }
 
@@ -331,10 +329,6 @@ impl Hub {
         let change = Change { state, addresses };
         let commit = tokio::task::spawn_blocking(move || database.commit(&change));
         self.commit = Some((commit, sequence));
-    }
-
-    fn save_addresses(&mut self) {
-        self.begin_commit();
     }
 
     fn on_committed(
