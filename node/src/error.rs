@@ -47,6 +47,17 @@ pub enum NodeError {
         fault: Fault,
     },
 
+    /// The management server does not do what it was asked for.
+    #[error("{peer} does not {what}: {why}")]
+    Denied {
+        /// Who.
+        peer: String,
+        /// What was asked for.
+        what: &'static str,
+        /// Why not.
+        why: String,
+    },
+
     /// The peer does not keep to the protocol.
     #[error("{peer} breaks the protocol: {what}")]
     Protocol {

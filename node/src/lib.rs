@@ -35,6 +35,7 @@ mod error;
 pub mod fuzzing;
 mod host;
 pub mod link;
+mod management;
 pub mod plan;
 mod security;
 mod server;
@@ -46,6 +47,7 @@ pub use client::{
 pub use control::{Control, ControlReceiver, ControlSender, MESSAGE_BYTES_MAX};
 pub use error::{NodeError, Result, Retry};
 pub use host::{EPOCH, Host, HostOptions, Role};
+pub use management::{LIST_MAX, Management};
 #[cfg(feature = "tls")]
 pub use security::{ClientTls, ServerTls};
 pub use security::{Token, check_listen};
