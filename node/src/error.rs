@@ -58,6 +58,28 @@ pub enum NodeError {
         why: String,
     },
 
+    /// Nobody has a range now.
+    #[error(
+        "range {range} has no {role} node now (generation {generation}); start one, or wait for one to return"
+    )]
+    NoNode {
+        /// Which kind of node.
+        role: &'static str,
+        /// The range.
+        range: u32,
+        /// The generation wanted; 0 when pages are added.
+        generation: u64,
+    },
+
+    /// A stream whose node is gone, and no other can go on where that one stopped.
+    #[error("the stream of generation {generation} cannot go on: {why}; stream again")]
+    StreamLost {
+        /// The generation.
+        generation: u64,
+        /// Why not.
+        why: String,
+    },
+
     /// The peer does not keep to the protocol.
     #[error("{peer} breaks the protocol: {what}")]
     Protocol {
@@ -153,9 +175,11 @@ impl NodeError {
                 Code::Cancelled | Code::Internal | Code::Store | Code::Timeout => Retry::Repeats,
                 _ => Retry::Useless,
             },
-            NodeError::Io { op: "connect to", .. } => Retry::Safe,
+            NodeError::Io { op: "connect to", .. } | NodeError::NoNode { .. } => Retry::Safe,
             NodeError::Io { .. } | NodeError::Closed { .. } => Retry::Repeats,
-            NodeError::Damaged { .. } | NodeError::Timeout { .. } => Retry::Repeats,
+            NodeError::Damaged { .. } | NodeError::Timeout { .. } | NodeError::StreamLost { .. } => {
+                Retry::Repeats
+            }
             _ => Retry::Useless,
         }
     }

@@ -28,6 +28,7 @@
 //! ```
 
 mod client;
+mod cluster;
 mod control;
 pub mod cycle;
 mod error;
@@ -44,6 +45,7 @@ pub mod wire;
 pub use client::{
     Acknowledged, AddPages, AddRecords, Client, ClientSettings, Listing, PageReader, StreamRequest,
 };
+pub use cluster::{Adds, Cluster, ClusterSettings, ClusterStream, Found};
 pub use control::{Control, ControlReceiver, ControlSender, MESSAGE_BYTES_MAX};
 pub use error::{NodeError, Result, Retry};
 pub use host::{EPOCH, Host, HostOptions, Role};

@@ -138,6 +138,11 @@ impl PageReader {
         Ok(true)
     }
 
+    /// Whether nothing follows: after `None`, and after an error that ended the stream.
+    pub fn is_over(&self) -> bool {
+        self.over
+    }
+
     /// Where a later stream goes on so that exactly the pages not delivered yet follow.
     pub fn cursor(&self) -> String {
         let Some(head) = &self.head else { return self.before.clone() };

@@ -1,0 +1,310 @@
+//! Adding: each page, packed once, to all update nodes of its range.
+//!
+//! A page that a node acknowledged is durable there for good, and need not go there again, whatever plan follows. What is
+//! not acknowledged by all nodes of the plan is tried again under a new plan; there a node may have been declared down, and
+//! does not count any more. Sent twice is harmless: the second time it is stale.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout_at};
+use webbase_storage::{Page, PageKey, Record, StorageError, pack_page};
+
+use super::Cluster;
+use crate::client::Client;
+use crate::cycle::RangeMap;
+use crate::cycle::message::NodeId;
+use crate::error::{NodeError, Result, Retry};
+use crate::plan::AddPlan;
+use crate::wire::message::{Code, Fault};
+
+/// Pauses between two tries: the first, and the longest.
+const PAUSE_MIN: Duration = Duration::from_millis(50);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// After packing so many bytes others get their turn.
+const PACK_BYTES: usize = 256 << 10;
+
+/// What became of pages: each is acknowledged, or named.
+#[derive(Clone, Debug, Default)]
+pub struct Adds {
+    /// Pages durable on all their update nodes.
+    pub acknowledged: u64,
+    /// The places of the others, ascending, and why. They may be durable on some nodes, so that they appear all the same.
+    pub refused: Vec<(usize, NodeError)>,
+}
+
+impl Adds {
+    /// How many were acknowledged, if all were.
+    ///
+    /// # Errors
+    /// The first refusal.
+    pub fn all(self) -> Result<u64> {
+        match self.refused.into_iter().next() {
+            None => Ok(self.acknowledged),
+            Some((_, e)) => Err(e),
+        }
+    }
+}
+
+/// A page on its way.
+struct Adding {
+    /// Its place among those handed over.
+    at: usize,
+    key: PageKey,
+    /// The record and the stamp in it.
+    packed: Option<(u64, Record)>,
+    /// Who has it for good.
+    durable: Vec<NodeId>,
+    /// It was in a batch that a node refused because of a page in it: it goes in a batch of its own.
+    alone: bool,
+    /// Why it is not acknowledged yet.
+    failed: Option<NodeError>,
+}
+
+impl Cluster {
+    /// Adds pages and waits until they are durable, packing them here. They become visible with the next cycle. The records of
+    /// all these pages are in memory meanwhile, so some tens of megabytes at a time are a good measure.
+    ///
+    /// # Errors
+    /// When no page could be sent at all because the management server does not answer. What becomes of single pages is in
+    /// the answer.
+    pub async fn add(&self, pages: &[Page<'_>]) -> Result<Adds> {
+        let until = Instant::now() + self.inner.settings.add_limit;
+        let mut done = Adds::default();
+        let mut open = Vec::with_capacity(pages.len());
+        for (at, page) in pages.iter().enumerate() {
+            match self.page_key(page.url) {
+                Ok(key) => {
+                    let (packed, durable) = (None, Vec::new());
+                    open.push(Adding { at, key, packed, durable, alone: false, failed: None });
+                }
+                Err(e) => done.refused.push((at, e)),
+            }
+        }
+        let mut pause = PAUSE_MIN;
+        while !open.is_empty() {
+            let plan = match timeout_at(until, self.add_plan()).await {
+                Ok(Ok(plan)) => plan,
+                Ok(Err(e)) if open.iter().all(|a| a.failed.is_none()) => return Err(e),
+                Ok(Err(_)) if Instant::now() + pause < until => {
+                    tokio::time::sleep(pause).await;
+                    continue;
+                }
+                _ => break,
+            };
+            open = self.refuse_homeless(open, &plan, &mut done);
+            open = self.pack(open, pages, &plan, &mut done).await;
+            if timeout_at(until, self.send(&mut open, &plan)).await.is_err() {
+                break;
+            }
+            open = settle(open, &plan, self.inner.repository.map, &mut done);
+            if open.is_empty() || Instant::now() + pause >= until {
+                break;
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+        let after_ms = self.inner.settings.add_limit.as_millis() as u64;
+        for adding in open {
+            let peer = "the update nodes".to_owned();
+            let late = || NodeError::Timeout { peer, after_ms };
+            done.refused.push((adding.at, adding.failed.unwrap_or_else(late)));
+        }
+        done.refused.sort_by_key(|(at, _)| *at);
+        Ok(done)
+    }
+
+    async fn add_plan(&self) -> Result<AddPlan> {
+        let (plan, addresses) = self.inner.management.add_plan().await?;
+        self.inner.connections.learn(&addresses);
+        Ok(plan)
+    }
+
+    /// Pages of ranges without update node are not taken, and that is said at once.
+    fn refuse_homeless(&self, open: Vec<Adding>, plan: &AddPlan, done: &mut Adds) -> Vec<Adding> {
+        let (mut homed, map) = (Vec::with_capacity(open.len()), self.inner.repository.map);
+        for adding in open {
+            let range = map.range_of(adding.key);
+            if nodes_of(plan, range).is_empty() {
+                done.refused.push((adding.at, NodeError::NoNode { role: "update", range, generation: 0 }));
+            } else {
+                homed.push(adding);
+            }
+        }
+        homed
+    }
+
+    /// Packs what has no record with the plan's stamp, once for all nodes: replicas hold the same version.
+    async fn pack(
+        &self,
+        open: Vec<Adding>,
+        pages: &[Page<'_>],
+        plan: &AddPlan,
+        done: &mut Adds,
+    ) -> Vec<Adding> {
+        let epoch = u32::try_from(plan.stamp).unwrap_or(u32::MAX);
+        let (mut packed, mut bytes) = (Vec::with_capacity(open.len()), 0);
+        for mut adding in open {
+            let Some(page) = pages.get(adding.at) else { continue };
+            if adding.packed.as_ref().is_none_or(|(stamp, _)| *stamp != plan.stamp) {
+                let page = Page { epoch, ..*page };
+                match pack_page(&self.inner.key, &page, self.inner.settings.compression, None) {
+                    Ok(record) => adding.packed = Some((plan.stamp, record)),
+                    Err(e) => {
+                        done.refused.push((adding.at, e.into()));
+                        continue;
+                    }
+                }
+                bytes += page.body.len();
+            }
+            packed.push(adding);
+            if bytes >= PACK_BYTES {
+                bytes = 0;
+                tokio::task::yield_now().await;
+            }
+        }
+        packed
+    }
+
+    /// Sends to every node what it does not have, to all at once, and notes who has what.
+    async fn send(&self, open: &mut [Adding], plan: &AddPlan) {
+        let map = self.inner.repository.map;
+        let mut shares: BTreeMap<NodeId, Share> = BTreeMap::new();
+        for (at, adding) in open.iter_mut().enumerate() {
+            adding.failed = None;
+            let Some((_, record)) = &adding.packed else { continue };
+            for node in nodes_of(plan, map.range_of(adding.key)) {
+                if !adding.durable.contains(node) {
+                    let share = shares.entry(*node).or_default();
+                    let list = if adding.alone { &mut share.alone } else { &mut share.together };
+                    list.push((at, record.clone()));
+                }
+            }
+        }
+        let mut sending = JoinSet::new();
+        for (node, share) in shares {
+            let connections = self.inner.connections.clone();
+            sending.spawn(async move {
+                let outcome = match connections.to(node).await {
+                    Ok(client) => share.send(&client).await,
+                    Err(e) => share.all_failed(&e),
+                };
+                for (_, result) in &outcome {
+                    match result {
+                        Ok(()) => connections.answered(node),
+                        Err(e) => connections.failed(node, e),
+                    }
+                }
+                (node, outcome)
+            });
+        }
+        while let Some(sent) = sending.join_next().await {
+            // A task ends otherwise only with the runtime.
+            let Ok((node, outcome)) = sent else { continue };
+            for (at, result) in outcome {
+                let Some(adding) = open.get_mut(at) else { continue };
+                match result {
+                    Ok(()) => adding.durable.push(node),
+                    Err(e) => adding.failed = Some(e),
+                }
+            }
+        }
+    }
+}
+
+fn nodes_of(plan: &AddPlan, range: u32) -> &[NodeId] {
+    plan.ranges.get(range as usize).map_or(&[], Vec::as_slice)
+}
+
+/// Sorts pages after a try: acknowledged, refused for good, or to be tried again.
+fn settle(open: Vec<Adding>, plan: &AddPlan, map: RangeMap, done: &mut Adds) -> Vec<Adding> {
+    let mut again = Vec::new();
+    for mut adding in open {
+        let nodes = nodes_of(plan, map.range_of(adding.key));
+        if nodes.iter().all(|node| adding.durable.contains(node)) {
+            done.acknowledged += 1;
+            continue;
+        }
+        match &adding.failed {
+            Some(e) if is_about_page(e) && !adding.alone => {
+                adding.alone = true;
+                again.push(adding);
+            }
+            Some(e) if is_final(e) => done.refused.push((adding.at, e.clone())),
+            _ => again.push(adding),
+        }
+    }
+    again
+}
+
+fn is_about_page(e: &NodeError) -> bool {
+    matches!(e, NodeError::Refused { fault: Fault { code: Code::BadPage, .. }, .. })
+}
+
+/// Whether another try, here or elsewhere, would be refused for the same reason.
+fn is_final(e: &NodeError) -> bool {
+    match e {
+        NodeError::Refused { fault, .. } => {
+            matches!(
+                fault.code,
+                Code::BadPage | Code::NoSpace | Code::Token | Code::Version | Code::Repository
+            )
+        }
+        NodeError::TooMuch { .. } => true,
+        NodeError::Storage(e) => !matches!(**e, StorageError::Io { .. }),
+        e => e.retry() == Retry::Useless,
+    }
+}
+
+/// What one node is sent: places and records.
+#[derive(Default)]
+struct Share {
+    together: Vec<(usize, Record)>,
+    /// Each in a batch of its own.
+    alone: Vec<(usize, Record)>,
+}
+
+type Outcome = Vec<(usize, Result<()>)>;
+
+impl Share {
+    fn all_failed(&self, e: &NodeError) -> Outcome {
+        self.together.iter().chain(&self.alone).map(|(at, _)| (*at, Err(e.clone()))).collect()
+    }
+
+    async fn send(&self, client: &Client) -> Outcome {
+        match self.try_send(client).await {
+            Ok(outcome) => outcome,
+            // What of it is durable is not known: all of it is tried again.
+            Err(e) => self.all_failed(&e),
+        }
+    }
+
+    async fn try_send(&self, client: &Client) -> Result<Outcome> {
+        let mut outcome = Outcome::with_capacity(self.together.len() + self.alone.len());
+        let mut add = client.add_records()?;
+        for (_, record) in &self.together {
+            add.record(record).await?;
+        }
+        let together = add.flush().await?;
+        let refused = together.refused.into_iter().next().map(|(_, fault)| fault);
+        for (at, _) in &self.together {
+            outcome.push((*at, refusal(client, refused.clone())));
+        }
+        for (at, record) in &self.alone {
+            add.record(record).await?;
+            let one = add.flush().await?;
+            let refused = one.refused.into_iter().next().map(|(_, fault)| fault);
+            outcome.push((*at, refusal(client, refused)));
+        }
+        add.finish().await?;
+        Ok(outcome)
+    }
+}
+
+fn refusal(client: &Client, fault: Option<Fault>) -> Result<()> {
+    match fault {
+        None => Ok(()),
+        Some(fault) => Err(NodeError::Refused { peer: client.peer().to_owned(), fault }),
+    }
+}

@@ -1,0 +1,108 @@
+//! Connections to nodes: one each, made when needed, made again when broken; and which nodes failed a moment ago.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use crate::client::{Client, ClientSettings};
+use crate::cycle::message::NodeId;
+use crate::error::{NodeError, Result};
+use crate::plan::Addresses;
+
+/// The connection to one node; whoever connects holds the lock, and the others wait for the outcome.
+type Slot = Arc<tokio::sync::Mutex<Option<(SocketAddr, Client)>>>;
+
+#[derive(Default)]
+struct Node {
+    address: Option<SocketAddr>,
+    slot: Slot,
+    /// It failed: asked last until then.
+    avoided_until: Option<Instant>,
+}
+
+pub(super) struct Connections {
+    settings: ClientSettings,
+    avoid: Duration,
+    nodes: Mutex<HashMap<NodeId, Node>>,
+}
+
+impl Connections {
+    pub(super) fn new(settings: ClientSettings, avoid: Duration) -> Connections {
+        Connections { settings, avoid, nodes: Mutex::default() }
+    }
+
+    /// Takes note of where nodes are. A plan need not name all of them, so the others are kept.
+    pub(super) fn learn(&self, addresses: &Addresses) {
+        let mut nodes = self.nodes.lock();
+        for (id, address) in addresses {
+            let node = nodes.entry(*id).or_default();
+            if node.address.replace(*address) != Some(*address) {
+                // It moved, so it started again.
+                node.avoided_until = None;
+            }
+        }
+    }
+
+    /// A connection to a node.
+    pub(super) async fn to(&self, id: NodeId) -> Result<Client> {
+        let known = self.nodes.lock().get(&id).and_then(|node| Some((node.address?, node.slot.clone())));
+        let Some((address, slot)) = known else {
+            let (peer, why) = (name(id), "nobody says where it is".to_owned());
+            return Err(NodeError::Closed { peer, why });
+        };
+        let mut slot = slot.lock().await;
+        if let Some((at, client)) = &*slot
+            && *at == address
+            && client.closed().is_none()
+        {
+            return Ok(client.clone());
+        }
+        *slot = None;
+        let client = Client::connect(address, self.settings.clone()).await?;
+        *slot = Some((address, client.clone()));
+        Ok(client)
+    }
+
+    /// A node failed: the others come first for a while, and its connection is made anew if it answers nothing.
+    pub(super) fn failed(&self, id: NodeId, why: &NodeError) {
+        let mut nodes = self.nodes.lock();
+        let Some(node) = nodes.get_mut(&id) else { return };
+        node.avoided_until = Some(Instant::now() + self.avoid);
+        if !matches!(why, NodeError::Refused { .. }) {
+            node.slot = Slot::default();
+        }
+    }
+
+    /// A node answered.
+    pub(super) fn answered(&self, id: NodeId) {
+        if let Some(node) = self.nodes.lock().get_mut(&id) {
+            node.avoided_until = None;
+        }
+    }
+
+    /// Whether a node failed a moment ago.
+    pub(super) fn is_avoided(&self, id: NodeId) -> bool {
+        let until = self.nodes.lock().get(&id).and_then(|node| node.avoided_until);
+        until.is_some_and(|until| Instant::now() < until)
+    }
+
+    /// The nodes in the order to ask them: `turn` spreads requests over equals, those that failed come last.
+    pub(super) fn in_turn(&self, nodes: &[NodeId], turn: usize) -> Vec<NodeId> {
+        let mut ordered = nodes.to_vec();
+        if !ordered.is_empty() {
+            let by = turn % ordered.len();
+            ordered.rotate_left(by);
+        }
+        ordered.sort_by_key(|id| self.is_avoided(*id));
+        ordered
+    }
+}
+
+/// A node's name for people.
+pub(super) fn name(id: NodeId) -> String {
+    format!("node {:016x}", id.0)
+}

@@ -1,0 +1,286 @@
+//! Lookups: each from one read node of the page's range, all of one generation.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout};
+use webbase_storage::{PageId, PageKey, Record};
+
+use super::Cluster;
+use super::connections::name;
+use crate::client::Client;
+use crate::cycle::message::NodeId;
+use crate::error::{NodeError, Result};
+use crate::plan::ReadPlan;
+use crate::wire::message::KEYS_MAX;
+
+/// Pauses between two rounds: the first, and the longest.
+const PAUSE_MIN: Duration = Duration::from_millis(20);
+const PAUSE_MAX: Duration = Duration::from_millis(500);
+
+/// Spreads requests over replicas.
+static TURN: AtomicUsize = AtomicUsize::new(0);
+
+/// What a request found, all of it in one generation.
+#[derive(Clone, Debug)]
+pub struct Found<T> {
+    /// The generation; 0 is the empty one before the first cycle.
+    pub generation: u64,
+    /// The answer.
+    pub pages: T,
+}
+
+impl Cluster {
+    /// The page of a URL.
+    ///
+    /// # Errors
+    /// When it is no URL, or no node of its range answers within the limit.
+    pub async fn lookup_url(&self, url: &str) -> Result<Found<Option<Record>>> {
+        self.lookup(self.page_key(url)?).await
+    }
+
+    /// A page by its key.
+    ///
+    /// # Errors
+    /// When no node of its range answers within the limit.
+    pub async fn lookup(&self, key: PageKey) -> Result<Found<Option<Record>>> {
+        let range = self.inner.repository.range_of(key);
+        self.from_range(range, move |client, generation| async move { client.lookup(generation, key).await })
+            .await
+    }
+
+    /// The pages with an id: nearly always one, or none.
+    ///
+    /// # Errors
+    /// When no node of its range answers within the limit.
+    pub async fn lookup_id(&self, id: PageId) -> Result<Found<Vec<Record>>> {
+        let range = self.inner.repository.range_of(PageKey { id, tie: 0 });
+        self.from_range(
+            range,
+            move |client, generation| async move { client.lookup_id(generation, id).await },
+        )
+        .await
+    }
+
+    async fn from_range<T, F>(
+        &self,
+        range: u32,
+        ask: impl Fn(Client, u64) -> F + Send + Sync,
+    ) -> Result<Found<T>>
+    where
+        T: Default + Send,
+        F: Future<Output = Result<T>> + Send,
+    {
+        let limit = self.inner.settings.attempt;
+        let mut rounds = Rounds::new(self);
+        let mut plan = self.inner.plans.read().await?;
+        loop {
+            let generation = plan.generation;
+            if generation == 0 {
+                // Empty by definition, and on the wire 0 means something else.
+                return Ok(Found { generation, pages: T::default() });
+            }
+            let asked_at = Instant::now();
+            let mut failed = NodeError::NoNode { role: "read", range, generation };
+            for node in self.inner.connections.in_turn(nodes_of(&plan, range), next_turn()) {
+                match self.at_node(node, limit, |client| ask(client, generation)).await {
+                    Ok(pages) => return Ok(Found { generation, pages }),
+                    Err(e) => failed = e,
+                }
+            }
+            plan = rounds.next(asked_at, failed).await?;
+        }
+    }
+
+    /// Asks one node, within a limit.
+    async fn at_node<T, F>(&self, node: NodeId, limit: Duration, ask: impl FnOnce(Client) -> F) -> Result<T>
+    where
+        F: Future<Output = Result<T>>,
+    {
+        let connections = &self.inner.connections;
+        let tried = timeout(limit, async { ask(connections.to(node).await?).await }).await;
+        let late = |_| Err(NodeError::Timeout { peer: name(node), after_ms: limit.as_millis() as u64 });
+        let answer = tried.unwrap_or_else(late);
+        match &answer {
+            Ok(_) => connections.answered(node),
+            Err(e) => connections.failed(node, e),
+        }
+        answer
+    }
+
+    /// Many pages, in the order of the keys: each found, absent, or its own error, when it is damaged on all its nodes.
+    ///
+    /// # Errors
+    /// When pages got no answer within the limit.
+    pub async fn lookup_many(&self, keys: &[PageKey]) -> Result<Found<Vec<Result<Option<Record>>>>> {
+        let mut rounds = Rounds::new(self);
+        let mut plan = self.inner.plans.read().await?;
+        let mut answers = Answers::new(keys);
+        loop {
+            let generation = plan.generation;
+            if generation == 0 {
+                return Ok(Found { generation, pages: keys.iter().map(|_| Ok(None)).collect() });
+            }
+            answers.begin(generation);
+            let asked_at = Instant::now();
+            // Settled before the first step: who fails moves to the end of the next round's order.
+            let order = self.order(&plan, &answers);
+            // In each step the next replica of every range still open is asked.
+            for step in 0.. {
+                if !self.ask_step(&order, step, &mut answers).await {
+                    break;
+                }
+            }
+            match answers.finish() {
+                Ok(pages) => return Ok(Found { generation, pages }),
+                Err(at) => {
+                    let range = keys.get(at).map_or(0, |key| self.inner.repository.range_of(*key));
+                    let none = NodeError::NoNode { role: "read", range, generation };
+                    let failed = answers.last_error.take().unwrap_or(none);
+                    plan = rounds.next(asked_at, failed).await?;
+                }
+            }
+        }
+    }
+
+    /// For each range that is open, its nodes in the order to ask them.
+    fn order(&self, plan: &ReadPlan, answers: &Answers<'_>) -> BTreeMap<u32, Vec<NodeId>> {
+        let mut order = BTreeMap::new();
+        for (_, key) in answers.open() {
+            let range = self.inner.repository.range_of(key);
+            order.entry(range).or_insert_with(|| {
+                let turn = answers.turn.wrapping_add(range as usize);
+                self.inner.connections.in_turn(nodes_of(plan, range), turn)
+            });
+        }
+        order
+    }
+
+    /// Asks for what is open at the nodes whose turn it is; says whether there was anybody to ask.
+    async fn ask_step(
+        &self,
+        order: &BTreeMap<u32, Vec<NodeId>>,
+        step: usize,
+        answers: &mut Answers<'_>,
+    ) -> bool {
+        let generation = answers.generation;
+        let mut shares: BTreeMap<NodeId, Vec<usize>> = BTreeMap::new();
+        for (at, key) in answers.open() {
+            let nodes = order.get(&self.inner.repository.range_of(key));
+            if let Some(node) = nodes.and_then(|nodes| nodes.get(step)) {
+                shares.entry(*node).or_default().push(at);
+            }
+        }
+        if shares.is_empty() {
+            return false;
+        }
+        let mut asking = JoinSet::new();
+        for (node, places) in shares {
+            let keys: Vec<PageKey> = places.iter().filter_map(|at| answers.keys.get(*at).copied()).collect();
+            let cluster = self.clone();
+            let settings = &self.inner.settings;
+            let requests = keys.len().div_ceil(KEYS_MAX) as u32;
+            let limit = settings.attempt + settings.client.answer * requests;
+            asking.spawn(async move {
+                let ask = |client: Client| async move { client.lookup_many(generation, &keys).await };
+                (places, cluster.at_node(node, limit, ask).await)
+            });
+        }
+        while let Some(answered) = asking.join_next().await {
+            match answered {
+                Ok((places, Ok(found))) => answers.take(&places, found),
+                Ok((_, Err(e))) => answers.last_error = Some(e),
+                // A task ends otherwise only with the runtime.
+                Err(_) => {}
+            }
+        }
+        true
+    }
+}
+
+fn next_turn() -> usize {
+    TURN.fetch_add(1, Ordering::Relaxed)
+}
+
+pub(super) fn nodes_of(plan: &ReadPlan, range: u32) -> &[NodeId] {
+    plan.ranges.get(range as usize).map_or(&[], Vec::as_slice)
+}
+
+/// The pauses and plans between rounds, until the limit.
+struct Rounds<'a> {
+    cluster: &'a Cluster,
+    until: Instant,
+    pause: Duration,
+}
+
+impl<'a> Rounds<'a> {
+    fn new(cluster: &'a Cluster) -> Rounds<'a> {
+        let until = Instant::now() + cluster.inner.settings.read_limit;
+        Rounds { cluster, until, pause: PAUSE_MIN }
+    }
+
+    /// A new plan for another round; the error when time is up.
+    async fn next(&mut self, asked_at: Instant, failed: NodeError) -> Result<Arc<ReadPlan>> {
+        if Instant::now() + self.pause >= self.until {
+            return Err(failed);
+        }
+        tokio::time::sleep(self.pause).await;
+        self.pause = (self.pause * 2).min(PAUSE_MAX);
+        let left = self.until - Instant::now().min(self.until);
+        match timeout(left, self.cluster.inner.plans.newer_than(asked_at)).await {
+            Ok(Ok(plan)) => Ok(plan),
+            // Without the management server the old plan is all there is.
+            Ok(Err(_)) => self.cluster.inner.plans.read().await,
+            Err(_) => Err(failed),
+        }
+    }
+}
+
+/// The answers to a multi-lookup so far.
+struct Answers<'a> {
+    keys: &'a [PageKey],
+    pages: Vec<Option<Result<Option<Record>>>>,
+    generation: u64,
+    turn: usize,
+    last_error: Option<NodeError>,
+}
+
+impl<'a> Answers<'a> {
+    fn new(keys: &'a [PageKey]) -> Answers<'a> {
+        let pages = keys.iter().map(|_| None).collect();
+        Answers { keys, pages, generation: 0, turn: next_turn(), last_error: None }
+    }
+
+    /// Answers of another generation do not count.
+    fn begin(&mut self, generation: u64) {
+        if self.generation != generation {
+            self.pages.iter_mut().for_each(|page| *page = None);
+            self.generation = generation;
+        }
+    }
+
+    /// Pages not answered, or only with an error: another node may have them whole.
+    fn open(&self) -> impl Iterator<Item = (usize, PageKey)> + '_ {
+        let open = self.pages.iter().zip(self.keys).enumerate();
+        open.filter(|(_, (page, _))| !matches!(page, Some(Ok(_)))).map(|(at, (_, key))| (at, *key))
+    }
+
+    fn take(&mut self, places: &[usize], found: Vec<Result<Option<Record>>>) {
+        for (at, found) in places.iter().zip(found) {
+            if let Some(page) = self.pages.get_mut(*at) {
+                *page = Some(found);
+            }
+        }
+    }
+
+    /// All answers, or the place of one that is missing.
+    fn finish(&mut self) -> std::result::Result<Vec<Result<Option<Record>>>, usize> {
+        match self.pages.iter().position(Option::is_none) {
+            Some(at) => Err(at),
+            None => Ok(std::mem::take(&mut self.pages).into_iter().flatten().collect()),
+        }
+    }
+}

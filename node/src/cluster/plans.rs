@@ -1,0 +1,83 @@
+//! The read plan in use: fetched again all the time in the background, and at once when a node says that it does not hold.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::RwLock;
+use tokio::sync::Mutex;
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+
+use super::connections::Connections;
+use crate::error::Result;
+use crate::management::Management;
+use crate::plan::ReadPlan;
+
+pub(super) struct Plans {
+    management: Management,
+    connections: Arc<Connections>,
+    /// The newest plan and when it was asked for.
+    current: RwLock<Option<(Instant, Arc<ReadPlan>)>>,
+    /// Held by whoever fetches.
+    fetching: Mutex<()>,
+    refresher: RwLock<Option<AbortHandle>>,
+}
+
+impl Plans {
+    pub(super) fn start(
+        management: Management,
+        connections: Arc<Connections>,
+        every: Duration,
+    ) -> Arc<Plans> {
+        let (current, fetching) = (RwLock::default(), Mutex::default());
+        let plans = Plans { management, connections, current, fetching, refresher: RwLock::default() };
+        let plans = Arc::new(plans);
+        let weak = Arc::downgrade(&plans);
+        let task = tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(every).await;
+                let Some(plans) = weak.upgrade() else { return };
+                // Nobody has read yet: there is no plan to keep fresh. One that cannot be fetched now is fetched later;
+                // until then the old one is as good as the nodes say.
+                if plans.current.read().is_some() {
+                    let _old_one_stays = plans.newer_than(Instant::now()).await;
+                }
+            }
+        });
+        *plans.refresher.write() = Some(task.abort_handle());
+        plans
+    }
+
+    /// The plan in use.
+    pub(super) async fn read(&self) -> Result<Arc<ReadPlan>> {
+        let current = self.current.read().clone();
+        match current {
+            Some((_, plan)) => Ok(plan),
+            None => self.newer_than(Instant::now()).await,
+        }
+    }
+
+    /// A plan asked for after this moment. Many who want one share the answer.
+    pub(super) async fn newer_than(&self, moment: Instant) -> Result<Arc<ReadPlan>> {
+        let _fetching = self.fetching.lock().await;
+        if let Some((at, plan)) = &*self.current.read()
+            && *at > moment
+        {
+            return Ok(plan.clone());
+        }
+        let asked_at = Instant::now();
+        let (plan, addresses) = self.management.read_plan().await?;
+        self.connections.learn(&addresses);
+        let plan = Arc::new(plan);
+        *self.current.write() = Some((asked_at, plan.clone()));
+        Ok(plan)
+    }
+}
+
+impl Drop for Plans {
+    fn drop(&mut self) {
+        if let Some(task) = &*self.refresher.read() {
+            task.abort();
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! A stream of the whole repository: one generation, held by a lease; each range from one of its nodes, all nodes at once.
+//!
+//! When a node fails, its ranges go on at another replica, or at the same one when it is back; [`super::share`] says how
+//! each page still comes exactly once. The order of pages of different nodes is left open.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::time::Duration;
+
+use tokio::sync::{Semaphore, mpsc};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout};
+use webbase_storage::Record;
+
+use super::Cluster;
+use super::lookup::nodes_of;
+use super::share::{Common, Item, Progress, Share};
+use crate::cycle::RangeSet;
+use crate::cycle::message::NodeId;
+use crate::error::{NodeError, Result};
+use crate::management::Management;
+use crate::plan::{Lease, ReadPlan};
+
+/// Pages in the queue, at most; their bytes are bounded, too.
+const QUEUE_PAGES: usize = 1024;
+/// Between two looks at what has to be done.
+const TICK: Duration = Duration::from_millis(100);
+/// A management server that does not renew a lease in this time is asked again later: other nodes must not wait for it.
+const RENEW_LIMIT: Duration = Duration::from_secs(1);
+
+/// Pages of a whole generation. Dropping it ends the stream and gives the lease back.
+pub struct ClusterStream {
+    queue: mpsc::Receiver<Item>,
+    generation: u64,
+    over: bool,
+}
+
+impl ClusterStream {
+    /// The generation that all pages are of.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// The next page, or `None` after the last. A page that is damaged at its node is an error that says so
+    /// ([`NodeError::Refused`] with the code `Damaged`), and the stream goes on; any other error ends it.
+    pub async fn next(&mut self) -> Option<Result<Record>> {
+        if self.over {
+            return None;
+        }
+        match self.queue.recv().await {
+            Some(Item::Page(record, _room)) => Some(Ok(record)),
+            Some(Item::Damaged(e)) => Some(Err(e)),
+            Some(Item::End) => {
+                self.over = true;
+                None
+            }
+            Some(Item::Failed(e)) => {
+                self.over = true;
+                Some(Err(e))
+            }
+            None => {
+                self.over = true;
+                let (generation, why) = (self.generation, "it was cut off".to_owned());
+                Some(Err(NodeError::StreamLost { generation, why }))
+            }
+        }
+    }
+}
+
+impl Cluster {
+    /// Streams all pages of the current generation.
+    ///
+    /// # Errors
+    /// When the management server gives no lease.
+    pub async fn stream(&self) -> Result<ClusterStream> {
+        let asked_at = Instant::now();
+        let (lease, plan, addresses) = self.inner.management.open_lease().await?;
+        self.inner.connections.learn(&addresses);
+        let (queue, taker) = mpsc::channel(QUEUE_PAGES);
+        let room_bytes = self.inner.settings.queue_bytes.clamp(1, u32::MAX as usize >> 4);
+        let common = Common {
+            connections: self.inner.connections.clone(),
+            repository: self.inner.repository,
+            generation: lease.generation,
+            queue,
+            room: Arc::new(Semaphore::new(room_bytes)),
+            room_bytes,
+            remembered: AtomicUsize::new(0),
+            remembered_max: self.inner.settings.remembered_max,
+        };
+        let streaming = Streaming {
+            common: Arc::new(common),
+            management: self.inner.management.clone(),
+            limit: self.inner.settings.read_limit,
+            lease,
+            renewed_at: asked_at,
+            lost: None,
+            plan,
+            shares: JoinSet::new(),
+            waiting: Vec::new(),
+        };
+        tokio::spawn(streaming.run());
+        Ok(ClusterStream { queue: taker, generation: lease.generation, over: false })
+    }
+}
+
+/// A share nobody streams at the moment.
+struct Waiting {
+    share: Share,
+    /// Since when nothing of it was delivered.
+    since: Instant,
+    failed: NodeError,
+}
+
+/// The one task that keeps a stream going.
+struct Streaming {
+    common: Arc<Common>,
+    management: Management,
+    limit: Duration,
+    lease: Lease,
+    renewed_at: Instant,
+    /// The lease was refused: the generation goes on only where it is being read.
+    lost: Option<NodeError>,
+    plan: ReadPlan,
+    shares: JoinSet<(Share, NodeId, u64, Result<()>, Instant)>,
+    waiting: Vec<Waiting>,
+}
+
+impl Streaming {
+    async fn run(mut self) {
+        let last = match self.go().await {
+            Ok(()) => Item::End,
+            Err(e) => Item::Failed(e),
+        };
+        self.shares.abort_all();
+        // Whoever drops the stream does not want to know how it ended; a lease that cannot be given back runs out.
+        let _dropped = self.common.queue.send(last).await;
+        let _runs_out = self.management.end_lease(&self.lease).await;
+    }
+
+    async fn go(&mut self) -> Result<()> {
+        if self.common.generation == 0 {
+            return Ok(());
+        }
+        let (share, since) = (self.everything(), Instant::now());
+        let failed = NodeError::NoNode { role: "read", range: 0, generation: self.common.generation };
+        self.waiting.push(Waiting { share, since, failed });
+        self.give_out()?;
+        let mut tick = tokio::time::interval(TICK);
+        while !self.shares.is_empty() || !self.waiting.is_empty() {
+            tokio::select! {
+                () = self.common.queue.closed() => {
+                    return Err(NodeError::StreamLost {
+                        generation: self.common.generation,
+                        why: "nobody takes its pages any more".into(),
+                    });
+                }
+                Some(ended) = self.shares.join_next() => self.ended(ended)?,
+                _ = tick.tick() => self.look_after().await?,
+            }
+        }
+        Ok(())
+    }
+
+    fn everything(&self) -> Share {
+        let ranges = RangeSet::all(self.common.repository.map);
+        Share { ranges, progress: Progress::default() }
+    }
+
+    fn ended(
+        &mut self,
+        ended: std::result::Result<(Share, NodeId, u64, Result<()>, Instant), tokio::task::JoinError>,
+    ) -> Result<()> {
+        let generation = self.common.generation;
+        let Ok((share, _, delivered, outcome, since)) = ended else {
+            return Err(NodeError::StreamLost { generation, why: "a part of it was cut off".into() });
+        };
+        if let Err(failed) = outcome {
+            let since = if delivered > 0 { Instant::now() } else { since };
+            self.waiting.push(Waiting { share, since, failed });
+        }
+        Ok(())
+    }
+
+    /// Renews the lease in time, and finds nodes for what has none.
+    async fn look_after(&mut self) -> Result<()> {
+        let due = self.renewed_at.elapsed() >= Duration::from_millis(self.lease.period_ms) / 3;
+        if self.lost.is_none() && (due || !self.waiting.is_empty()) {
+            let asked_at = Instant::now();
+            let renewing = timeout(RENEW_LIMIT, self.management.renew_lease(&self.lease));
+            match renewing.await.unwrap_or_else(|_| Err(self.late())) {
+                Ok((lease, plan, addresses)) => {
+                    self.common.connections.learn(&addresses);
+                    (self.lease, self.plan, self.renewed_at) = (lease, plan, asked_at);
+                }
+                Err(e @ NodeError::Denied { .. }) => self.lost = Some(e),
+                // It may be back soon, and until then the old plan is as good as the nodes say.
+                Err(_) => {}
+            }
+        }
+        self.give_out()
+    }
+
+    fn late(&self) -> NodeError {
+        let after_ms = RENEW_LIMIT.as_millis() as u64;
+        NodeError::Timeout { peer: self.management.address().to_string(), after_ms }
+    }
+
+    /// Gives every waiting range to one of its nodes, evenly. What nobody can take goes on waiting, up to the limit.
+    fn give_out(&mut self) -> Result<()> {
+        let map = self.common.repository.map;
+        for Waiting { share, since, failed } in std::mem::take(&mut self.waiting) {
+            if let Some(lost) = self.lost.as_ref().filter(|_| since.elapsed() > TICK * 10) {
+                return Err(lost.clone());
+            }
+            if since.elapsed() > self.limit {
+                return Err(failed);
+            }
+            let mut homeless = RangeSet::new();
+            for (node, ranges) in self.spread(&share) {
+                let Some(node) = node else {
+                    homeless = ranges;
+                    continue;
+                };
+                let part = Share { progress: share.progress.within(&ranges, map), ranges };
+                let common = self.common.clone();
+                self.shares.spawn(async move {
+                    let (share, node, delivered, outcome) = part.run(common, node).await;
+                    (share, node, delivered, outcome, since)
+                });
+            }
+            if !homeless.is_empty() {
+                let progress = share.progress.within(&homeless, map);
+                let failed = match homeless.iter().next() {
+                    Some(range) if share.progress.is_fresh() => {
+                        NodeError::NoNode { role: "read", range, generation: self.common.generation }
+                    }
+                    _ => failed,
+                };
+                self.waiting.push(Waiting { share: Share { ranges: homeless, progress }, since, failed });
+            }
+        }
+        Ok(())
+    }
+
+    /// Which node streams which ranges: the one with the fewest so far; one that failed a moment ago only if it is the only
+    /// one.
+    fn spread(&self, share: &Share) -> Vec<(Option<NodeId>, RangeSet)> {
+        let connections = &self.common.connections;
+        let mut spread: BTreeMap<Option<NodeId>, RangeSet> = BTreeMap::new();
+        for range in share.ranges.iter() {
+            let able = nodes_of(&self.plan, range).iter().filter(|n| share.progress.can_go_on_at(**n));
+            let best = able.copied().min_by_key(|node| {
+                let so_far = spread.get(&Some(*node)).map_or(0, RangeSet::len);
+                (connections.is_avoided(*node), so_far, *node)
+            });
+            spread.entry(best).or_default().insert(range);
+        }
+        spread.into_iter().collect()
+    }
+}

@@ -1,0 +1,520 @@
+//! A repository as one client, against real servers and a management server that says what the test wants: pages reach all
+//! replicas the same, reads go to others when a node fails or has another generation, a stream delivers each page exactly
+//! once whatever the nodes' organizations, and what cannot be done is named.
+
+mod common;
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use common::{body, new_store, page, url};
+use parking_lot::Mutex;
+use tempfile::TempDir;
+use webbase_node::cycle::RangeMap;
+use webbase_node::cycle::message::NodeId;
+use webbase_node::plan::{self, AddPlan, Ask, Lease, ReadPlan, Repository, Told};
+use webbase_node::wire::message::{self, Entry, Fault};
+use webbase_node::wire::ranges::RangeSet;
+use webbase_node::{
+    Answer, Cluster, ClusterSettings, Control, NodeError, Pages, Server, Service, Settings, StorePages,
+};
+use webbase_storage::{
+    Added, Compacted, Compression, Dictionary, Organization, Page, PageId, PageKey, PageStore, PageStream,
+    Record, RepositoryKey, Stats, StreamSpec, Verified,
+};
+
+const BITS: u8 = 4;
+
+fn repository() -> Repository {
+    Repository { key: [9; 32], map: RangeMap::new(BITS) }
+}
+
+/// A store that is one generation, and not another.
+struct Numbered {
+    pages: StorePages,
+    generation: Arc<AtomicU64>,
+}
+
+impl Numbered {
+    fn check(&self, asked: u64) -> Answer<()> {
+        match self.generation.load(Ordering::SeqCst) {
+            there if there == asked => Ok(()),
+            there => Err(Fault::generation(asked, vec![there])),
+        }
+    }
+}
+
+impl Pages for Numbered {
+    fn repository_key(&self) -> RepositoryKey {
+        self.pages.repository_key()
+    }
+    fn dictionary(&self, digest: u64) -> Option<Arc<Dictionary>> {
+        self.pages.dictionary(digest)
+    }
+    fn dictionaries(&self) -> Vec<Arc<Dictionary>> {
+        self.pages.dictionaries()
+    }
+    fn lookup_warm(&self, generation: u64, key: PageKey) -> Option<Answer<Option<Record>>> {
+        match self.check(generation) {
+            Ok(()) => self.pages.lookup_warm(0, key),
+            Err(fault) => Some(Err(fault)),
+        }
+    }
+    fn lookup(&self, generation: u64, key: PageKey) -> Answer<Option<Record>> {
+        self.check(generation)?;
+        self.pages.lookup(0, key)
+    }
+    fn lookup_id(&self, generation: u64, id: PageId) -> Answer<Vec<Record>> {
+        self.check(generation)?;
+        self.pages.lookup_id(0, id)
+    }
+    fn lookup_url(&self, generation: u64, url: &str) -> Answer<Option<Record>> {
+        self.check(generation)?;
+        self.pages.lookup_url(0, url)
+    }
+    fn lookup_many(&self, generation: u64, keys: &[PageKey]) -> Answer<Vec<Answer<Option<Record>>>> {
+        self.check(generation)?;
+        self.pages.lookup_many(0, keys)
+    }
+    fn stream(&self, generation: u64, spec: &StreamSpec) -> Answer<Box<dyn PageStream>> {
+        self.check(generation)?;
+        self.pages.stream(0, spec)
+    }
+    fn list(&self, generation: u64, from: PageKey, ranges: &RangeSet) -> Answer<Vec<Entry>> {
+        self.check(generation)?;
+        self.pages.list(0, from, ranges)
+    }
+    fn keys(&self, generation: u64, from: PageKey, ranges: &RangeSet) -> Answer<Vec<PageKey>> {
+        self.check(generation)?;
+        self.pages.keys(0, from, ranges)
+    }
+    fn add_dictionary(&self, content: &[u8]) -> webbase_storage::Result<u64> {
+        self.pages.add_dictionary(content)
+    }
+    fn add(&self, pages: &[Page<'_>]) -> webbase_storage::Result<Added> {
+        self.pages.add(pages)
+    }
+    fn add_records(&self, records: &[Record]) -> webbase_storage::Result<Added> {
+        self.pages.add_records(records)
+    }
+    fn commit(&self) -> webbase_storage::Result<()> {
+        self.pages.commit()
+    }
+    fn stats(&self) -> Stats {
+        self.pages.stats()
+    }
+    fn compact(&self, budget_bytes: u64) -> Answer<Compacted> {
+        self.pages.compact(budget_bytes)
+    }
+    fn verify(&self) -> Answer<Verified> {
+        self.pages.verify()
+    }
+}
+
+struct Node {
+    id: NodeId,
+    store: Arc<dyn PageStore>,
+    generation: Arc<AtomicU64>,
+    server: Option<Server>,
+    _folder: TempDir,
+}
+
+impl Node {
+    async fn start(id: u64, organization: Organization) -> Node {
+        let (folder, store) = new_store(organization, Compression::None);
+        let mut node = Node {
+            id: NodeId(id),
+            store,
+            generation: Arc::new(AtomicU64::new(1)),
+            server: None,
+            _folder: folder,
+        };
+        node.serve().await;
+        node
+    }
+
+    async fn serve(&mut self) {
+        let pages =
+            Numbered { pages: StorePages::new(self.store.clone()), generation: self.generation.clone() };
+        let service = Service::default().with_pages(Arc::new(pages));
+        let listen = "127.0.0.1:0".parse().unwrap();
+        self.server = Some(Server::start(listen, service, Settings::default()).await.unwrap());
+    }
+
+    /// Cuts everything off.
+    async fn kill(&mut self) {
+        if let Some(server) = self.server.take() {
+            server.shutdown(Duration::ZERO).await;
+        }
+    }
+
+    fn address(&self) -> SocketAddr {
+        self.server.as_ref().map_or_else(|| "127.0.0.1:1".parse().unwrap(), Server::address)
+    }
+}
+
+/// What the management server says.
+#[derive(Default)]
+struct Says {
+    generation: u64,
+    stamp: u64,
+    update: Vec<Vec<NodeId>>,
+    read: Vec<Vec<NodeId>>,
+    addresses: BTreeMap<NodeId, SocketAddr>,
+    leases_open: i64,
+    lease_ms: u64,
+    renewed: u64,
+    refuse_renewal: bool,
+}
+
+struct Management {
+    says: Arc<Mutex<Says>>,
+    server: Server,
+}
+
+fn answer(says: &mut Says, ask: &Ask) -> Told {
+    let addresses: Vec<_> = says.addresses.iter().map(|(id, at)| (*id, *at)).collect();
+    let read = ReadPlan { version: 1, generation: says.generation, ranges: says.read.clone() };
+    match ask {
+        Ask::Repository => Told::Repository(repository()),
+        Ask::AddPlan => {
+            let plan = AddPlan { version: 1, stamp: says.stamp, ranges: says.update.clone() };
+            Told::AddPlan(plan, addresses)
+        }
+        Ask::ReadPlan => Told::ReadPlan(read, addresses),
+        Ask::OpenLease => {
+            says.leases_open += 1;
+            let lease = Lease { id: 7, generation: says.generation, period_ms: says.lease_ms };
+            Told::Lease(lease, read, addresses)
+        }
+        Ask::RenewLease { .. } if says.refuse_renewal => Told::Refused("the generation has to go".into()),
+        Ask::RenewLease { id, generation } => {
+            says.renewed += 1;
+            let lease = Lease { id: *id, generation: *generation, period_ms: says.lease_ms };
+            Told::Lease(lease, ReadPlan { generation: *generation, ..read }, addresses)
+        }
+        Ask::EndLease { .. } => {
+            says.leases_open -= 1;
+            Told::Done
+        }
+        _ => Told::Refused("not in this test".into()),
+    }
+}
+
+impl Management {
+    async fn start() -> Management {
+        let says = Arc::new(Mutex::new(Says {
+            generation: 1,
+            stamp: 5,
+            lease_ms: 60_000,
+            update: vec![Vec::new(); 1 << BITS],
+            read: vec![Vec::new(); 1 << BITS],
+            ..Says::default()
+        }));
+        let shared = says.clone();
+        let accept = move |topic: &str, mut control: Control| {
+            assert_eq!(topic, plan::TOPIC);
+            let says = shared.clone();
+            tokio::spawn(async move {
+                while let Ok(Some(asked)) = control.receive(None).await {
+                    let ask: Ask = message::decode(&asked).unwrap();
+                    let told = answer(&mut says.lock(), &ask);
+                    control.send(message::encode(&told).into()).await.unwrap();
+                }
+            });
+        };
+        let service = Service::default().with_control(Arc::new(accept));
+        let listen = "127.0.0.1:0".parse().unwrap();
+        let server = Server::start(listen, service, Settings::default()).await.unwrap();
+        Management { says, server }
+    }
+
+    /// Every range on all of these nodes, in both roles.
+    fn place(&self, nodes: &[&Node]) {
+        let mut says = self.says.lock();
+        says.addresses = nodes.iter().map(|node| (node.id, node.address())).collect();
+        let all: Vec<NodeId> = nodes.iter().map(|node| node.id).collect();
+        says.update = vec![all.clone(); 1 << BITS];
+        says.read = vec![all; 1 << BITS];
+    }
+
+    async fn client(&self) -> Cluster {
+        self.client_with(|_| {}).await
+    }
+
+    async fn client_with(&self, change: impl FnOnce(&mut ClusterSettings)) -> Cluster {
+        let mut settings = ClusterSettings {
+            attempt: Duration::from_secs(2),
+            read_limit: Duration::from_secs(5),
+            add_limit: Duration::from_secs(10),
+            queue_bytes: 32 << 10,
+            ..ClusterSettings::default()
+        };
+        settings.client.limits.credit_bytes = 512 << 10;
+        settings.client.answer = Duration::from_secs(3);
+        change(&mut settings);
+        Cluster::connect(self.server.address(), settings).await.unwrap()
+    }
+}
+
+async fn add(cluster: &Cluster, pages: std::ops::Range<usize>, bytes: usize) {
+    let texts: Vec<(String, Vec<u8>)> = pages.map(|n| (url(n), body(n, bytes))).collect();
+    let pages: Vec<Page<'_>> = texts.iter().map(|(url, body)| page(url, body)).collect();
+    assert_eq!(cluster.add(&pages).await.unwrap().all().unwrap(), pages.len() as u64);
+}
+
+#[tokio::test]
+async fn pages_reach_all_replicas_in_the_same_version() {
+    let management = Management::start().await;
+    let (a, b) = (Node::start(1, Organization::Log).await, Node::start(2, Organization::Hash).await);
+    management.place(&[&a, &b]);
+    let cluster = management.client().await;
+    add(&cluster, 0..300, 500).await;
+    for n in 0..300 {
+        let found = [&a, &b].map(|node| node.store.lookup_url(&url(n)).unwrap().unwrap());
+        let [first, second] = found.each_ref().map(|record| record.get().version());
+        assert_eq!(first, second, "page {n}");
+        assert_eq!(first.epoch, 5, "the plan's stamp");
+        let found = cluster.lookup_url(&url(n)).await.unwrap();
+        assert_eq!(found.generation, 1);
+        let record = found.pages.unwrap();
+        assert_eq!(&record.body(cluster.dictionaries()).unwrap()[..], &body(n, 500)[..]);
+    }
+    let keys: Vec<PageKey> = (0..400).map(|n| cluster.page_key(&url(n)).unwrap()).collect();
+    let many = cluster.lookup_many(&keys).await.unwrap().pages;
+    for (n, found) in many.into_iter().enumerate() {
+        let found = found.unwrap();
+        assert_eq!(found.is_some(), n < 300, "page {n}");
+        assert!(found.is_none_or(|record| record.get().key() == keys[n]));
+    }
+}
+
+#[tokio::test]
+async fn what_is_not_taken_is_named() {
+    let management = Management::start().await;
+    let a = Node::start(1, Organization::Log).await;
+    management.place(&[&a]);
+    let cluster = management.client().await;
+    let homeless = cluster.repository().range_of(cluster.page_key(&url(1)).unwrap());
+    management.says.lock().update[homeless as usize].clear();
+    let texts: Vec<String> = (0..40).map(url).chain(["no url".to_owned()]).collect();
+    let pages: Vec<Page<'_>> = texts.iter().map(|url| page(url, b"text")).collect();
+    let done = cluster.add(&pages).await.unwrap();
+    assert_eq!(done.acknowledged + done.refused.len() as u64, 41);
+    for (at, e) in &done.refused {
+        match e {
+            NodeError::NoNode { role: "update", range, .. } => {
+                assert_eq!(*range, homeless);
+                assert_eq!(cluster.repository().range_of(cluster.page_key(&texts[*at]).unwrap()), homeless);
+            }
+            e => assert_eq!((*at, matches!(e, NodeError::Storage(_))), (40, true), "{e}"),
+        }
+    }
+    for (n, url) in texts.iter().enumerate().take(40) {
+        let there = a.store.lookup_url(url).unwrap().is_some();
+        assert_eq!(there, !done.refused.iter().any(|(at, _)| *at == n), "page {n}");
+    }
+}
+
+#[tokio::test]
+async fn a_dead_update_node_delays_adds_until_the_plan_leaves_it_out() {
+    let management = Management::start().await;
+    let (a, mut b) = (Node::start(1, Organization::Log).await, Node::start(2, Organization::Log).await);
+    management.place(&[&a, &b]);
+    let cluster = management.client().await;
+    add(&cluster, 0..50, 100).await;
+    b.kill().await;
+    let says = management.says.clone();
+    let declared = tokio::spawn(async move {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let mut says = says.lock();
+        says.stamp = 6;
+        says.update.iter_mut().for_each(|nodes| nodes.retain(|id| *id == NodeId(1)));
+    });
+    let began = std::time::Instant::now();
+    add(&cluster, 50..100, 100).await;
+    assert!(
+        began.elapsed() >= Duration::from_millis(300),
+        "acknowledged although a node of the plan lacked it"
+    );
+    declared.await.unwrap();
+    assert!((0..100).all(|n| a.store.lookup_url(&url(n)).unwrap().is_some()));
+}
+
+#[tokio::test]
+async fn lookups_go_on_when_a_node_dies_or_has_another_generation() {
+    let management = Management::start().await;
+    let (a, mut b) = (Node::start(1, Organization::Log).await, Node::start(2, Organization::Hash).await);
+    management.place(&[&a, &b]);
+    let cluster = management.client().await;
+    add(&cluster, 0..100, 200).await;
+    let keys: Vec<PageKey> = (0..100).map(|n| cluster.page_key(&url(n)).unwrap()).collect();
+    let all = async |generation: u64| {
+        for key in &keys {
+            let found = cluster.lookup(*key).await.unwrap();
+            assert_eq!((found.generation, found.pages.is_some()), (generation, true));
+        }
+        let found = cluster.lookup_many(&keys).await.unwrap();
+        assert_eq!(found.generation, generation);
+        assert!(found.pages.iter().all(|page| matches!(page, Ok(Some(_)))));
+    };
+    all(1).await;
+    // One node is behind: its replica has what the plan names.
+    b.generation.store(0, Ordering::SeqCst);
+    all(1).await;
+    // Both have moved on: there is a new plan.
+    a.generation.store(2, Ordering::SeqCst);
+    b.generation.store(2, Ordering::SeqCst);
+    management.says.lock().generation = 2;
+    all(2).await;
+    b.kill().await;
+    all(2).await;
+}
+
+#[tokio::test]
+async fn a_range_without_nodes_is_named_within_the_limit() {
+    let management = Management::start().await;
+    let a = Node::start(1, Organization::Log).await;
+    management.place(&[&a]);
+    let cluster = management.client_with(|s| s.read_limit = Duration::from_millis(300)).await;
+    add(&cluster, 0..20, 100).await;
+    let key = cluster.page_key(&url(3)).unwrap();
+    let range = cluster.repository().range_of(key);
+    management.says.lock().read[range as usize].clear();
+    let is_it = |e: &NodeError| matches!(e, NodeError::NoNode { role: "read", range: r, .. } if *r == range);
+    assert!(is_it(&cluster.lookup(key).await.unwrap_err()));
+    assert!(is_it(&cluster.lookup_many(&[key]).await.unwrap_err()));
+    let mut stream = cluster.stream().await.unwrap();
+    let last = loop {
+        match stream.next().await {
+            Some(Ok(_)) => {}
+            other => break other,
+        }
+    };
+    assert!(is_it(&last.unwrap().unwrap_err()));
+    assert!(stream.next().await.is_none());
+}
+
+/// Reads a stream to its end, killing a node on the way, and counts each page.
+async fn stream_with_a_death(first: Organization, second: Organization) {
+    let management = Management::start().await;
+    let (mut a, b) = (Node::start(1, first).await, Node::start(2, second).await);
+    management.place(&[&a, &b]);
+    let cluster = management.client().await;
+    add(&cluster, 0..2000, 3000).await;
+    let mut stream = cluster.stream().await.unwrap();
+    let mut seen: HashMap<PageKey, u32> = HashMap::new();
+    let mut count = 0;
+    while let Some(record) = stream.next().await {
+        *seen.entry(record.unwrap().get().key()).or_default() += 1;
+        count += 1;
+        if count == 100 {
+            a.kill().await;
+        }
+    }
+    assert_eq!(seen.len(), 2000, "{first:?} {second:?}");
+    assert!(seen.values().all(|times| *times == 1), "{first:?} {second:?}");
+    drop(stream);
+    leases_come_to(&management, 0).await;
+}
+
+async fn leases_come_to(management: &Management, count: i64) {
+    let until = std::time::Instant::now() + Duration::from_secs(10);
+    while management.says.lock().leases_open != count {
+        assert!(std::time::Instant::now() < until, "the lease was not given back");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test]
+async fn each_page_comes_once_though_a_log_dies() {
+    stream_with_a_death(Organization::Log, Organization::Log).await;
+    stream_with_a_death(Organization::Log, Organization::Hash).await;
+}
+
+#[tokio::test]
+async fn each_page_comes_once_though_a_store_in_key_order_dies() {
+    stream_with_a_death(Organization::Hash, Organization::Hash).await;
+    stream_with_a_death(Organization::HashedLog, Organization::Log).await;
+}
+
+#[tokio::test]
+async fn the_same_node_goes_on_at_its_cursor_when_it_is_back() {
+    let management = Management::start().await;
+    let mut a = Node::start(1, Organization::Log).await;
+    management.place(&[&a]);
+    // Nothing is remembered: only the cursor helps.
+    let cluster = management.client_with(|s| s.remembered_max = 0).await;
+    add(&cluster, 0..1000, 3000).await;
+    let mut stream = cluster.stream().await.unwrap();
+    let mut seen: HashMap<PageKey, u32> = HashMap::new();
+    while let Some(record) = stream.next().await {
+        *seen.entry(record.unwrap().get().key()).or_default() += 1;
+        if seen.len() == 100 && seen.values().all(|times| *times == 1) {
+            a.kill().await;
+            a.serve().await;
+            management.place(&[&a]);
+        }
+    }
+    assert_eq!(seen.len(), 1000);
+    assert!(seen.values().all(|times| *times == 1));
+}
+
+#[tokio::test]
+async fn a_stream_that_cannot_go_on_says_so() {
+    let management = Management::start().await;
+    let (mut a, b) = (Node::start(1, Organization::Log).await, Node::start(2, Organization::Log).await);
+    management.place(&[&a, &b]);
+    let change = |s: &mut ClusterSettings| {
+        s.remembered_max = 0;
+        s.read_limit = Duration::from_millis(500);
+    };
+    let cluster = management.client_with(change).await;
+    add(&cluster, 0..2000, 3000).await;
+    let mut stream = cluster.stream().await.unwrap();
+    let (mut count, mut failed) = (0, 0);
+    while let Some(record) = stream.next().await {
+        count += 1;
+        failed += u32::from(record.is_err());
+        if count == 100 {
+            a.kill().await;
+        }
+    }
+    assert_eq!(failed, 1);
+    assert!(count < 2000);
+}
+
+#[tokio::test]
+async fn leases_are_renewed_and_given_back() {
+    let management = Management::start().await;
+    let a = Node::start(1, Organization::Log).await;
+    management.place(&[&a]);
+    management.says.lock().lease_ms = 300;
+    let cluster = management.client().await;
+    add(&cluster, 0..1000, 3000).await;
+    let mut stream = cluster.stream().await.unwrap();
+    assert!(stream.next().await.unwrap().is_ok());
+    assert_eq!(management.says.lock().leases_open, 1);
+    let until = std::time::Instant::now() + Duration::from_secs(10);
+    while management.says.lock().renewed < 2 {
+        assert!(std::time::Instant::now() < until, "the lease was not renewed");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    drop(stream);
+    leases_come_to(&management, 0).await;
+}
+
+#[tokio::test]
+async fn before_the_first_cycle_there_is_nothing() {
+    let management = Management::start().await;
+    management.says.lock().generation = 0;
+    let cluster = management.client().await;
+    assert!(cluster.lookup_url("http://example.org/").await.unwrap().pages.is_none());
+    let key = cluster.page_key("http://example.org/").unwrap();
+    assert!(matches!(cluster.lookup_many(&[key]).await.unwrap().pages[..], [Ok(None)]));
+    let mut stream = cluster.stream().await.unwrap();
+    assert!(stream.next().await.is_none());
+}
