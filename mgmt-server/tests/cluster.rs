@@ -1,0 +1,255 @@
+//! A management server and nodes in one process, over real sockets and real stores: pages that were acknowledged are
+//! there after each cycle, in every pair of organizations; readers of the old generation go on; nodes that return, join or
+//! leave are brought in line by themselves. Kills of real processes are tested with the program.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use tempfile::TempDir;
+use webbase_mgmt_server::{ManagementServer, ServerOptions, Settings};
+use webbase_node::plan::Status;
+use webbase_node::{Cluster, ClusterSettings, Host, HostOptions, Role};
+use webbase_storage::{Organization, Page};
+
+/// What readers should find: URL to body.
+type Pages = BTreeMap<String, Vec<u8>>;
+
+struct Repository {
+    dir: TempDir,
+    server: Option<ManagementServer>,
+    nodes: BTreeMap<String, Host>,
+    organizations: (Organization, Organization),
+}
+
+fn settings() -> Settings {
+    Settings { down_after_ms: 1500, resend_ms: 200, lease_ms: 3000, ..Settings::default() }
+}
+
+impl Repository {
+    async fn start(replicas: u32, organizations: (Organization, Organization), nodes: &[&str]) -> Repository {
+        let dir = tempfile::tempdir().unwrap();
+        let mut repository = Repository { dir, server: None, nodes: BTreeMap::new(), organizations };
+        let options = repository.server_options("127.0.0.1:0".parse().unwrap(), replicas);
+        repository.server = Some(ManagementServer::start(options).await.unwrap());
+        for name in nodes {
+            repository.start_node(name).await;
+        }
+        repository
+    }
+
+    fn server_options(&self, listen: std::net::SocketAddr, replicas: u32) -> ServerOptions {
+        let mut options = ServerOptions::new(self.dir.path().join("mgmt"), listen);
+        (options.replicas, options.range_bits, options.settings) = (replicas, 4, settings());
+        options
+    }
+
+    fn folder(&self, name: &str) -> std::path::PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Starts a node; its name's first letter is its role.
+    async fn start_node(&mut self, name: &str) {
+        let management = self.server.as_ref().unwrap().address();
+        let update = name.starts_with('u');
+        let role = if update { Role::Update } else { Role::Read };
+        let listen = "127.0.0.1:0".parse().unwrap();
+        let mut options = HostOptions::new(self.folder(name), listen, management, role);
+        options.organization = if update { self.organizations.0 } else { self.organizations.1 };
+        options.heartbeat = Duration::from_millis(100);
+        options.storage.segment_bytes = 1 << 20;
+        options.storage.buffer_bytes = 1 << 20;
+        let host = Host::start(options).await.unwrap();
+        self.nodes.insert(name.to_owned(), host);
+    }
+
+    /// Stops a node at once, as a kill would.
+    async fn kill(&mut self, name: &str) {
+        drop(self.nodes.remove(name).unwrap());
+        // The folder is free when its threads have let go of it.
+        tokio::time::sleep(Duration::from_millis(300)).await;
+    }
+
+    async fn client(&self) -> Cluster {
+        let settings = ClusterSettings::default();
+        Cluster::connect(self.server.as_ref().unwrap().address(), settings).await.unwrap()
+    }
+
+    async fn until(&self, cluster: &Cluster, what: &str, holds: impl Fn(&Status) -> bool) {
+        let waiting = async {
+            loop {
+                let status = cluster.status().await.unwrap();
+                if holds(&status) {
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        if tokio::time::timeout(Duration::from_secs(30), waiting).await.is_err() {
+            panic!("still waiting until {what}: {:#?}", cluster.status().await.unwrap());
+        }
+    }
+}
+
+fn body(n: usize, version: usize) -> Vec<u8> {
+    format!("<p>page {n} version {version}</p>").repeat(1 + n % 50).into_bytes()
+}
+
+/// Adds pages `numbers` in a version, and takes note of them.
+async fn add(cluster: &Cluster, pages: &mut Pages, numbers: std::ops::Range<usize>, version: usize) {
+    let made: Vec<(String, Vec<u8>)> =
+        numbers.map(|n| (format!("http://site{}.example/page/{n}", n % 7), body(n, version))).collect();
+    let batch: Vec<Page<'_>> = made
+        .iter()
+        .map(|(url, body)| Page {
+            url,
+            body,
+            status: 200,
+            fetched_at_ms: 1000 + version as u64,
+            ..Page::default()
+        })
+        .collect();
+    let added = cluster.add(&batch).await.unwrap();
+    assert_eq!(added.all().unwrap(), made.len() as u64);
+    pages.extend(made);
+}
+
+/// Lookups and a stream show exactly these pages.
+async fn check(cluster: &Cluster, pages: &Pages) {
+    for (url, body) in pages.iter().step_by(17) {
+        let found = cluster.lookup_url(url).await.unwrap();
+        let record =
+            found.pages.unwrap_or_else(|| panic!("{url} is not there in generation {}", found.generation));
+        assert_eq!(&record.body(cluster.dictionaries()).unwrap()[..], &body[..], "{url}");
+    }
+    let mut found = Pages::new();
+    let mut stream = cluster.stream().await.unwrap();
+    while let Some(record) = stream.next().await {
+        let record = record.unwrap();
+        let body = record.body(cluster.dictionaries()).unwrap().to_vec();
+        assert!(
+            found.insert(record.get().url().to_owned(), body).is_none(),
+            "{} came twice",
+            record.get().url()
+        );
+    }
+    assert_eq!(found.len(), pages.len());
+    assert!(found == *pages, "a stream of generation {} differs", stream.generation());
+}
+
+async fn two_cycles(organizations: (Organization, Organization)) {
+    let repository = Repository::start(1, organizations, &["u1", "u2", "r1", "r2"]).await;
+    let cluster = repository.client().await;
+    repository.until(&cluster, "all nodes are there", |s| s.nodes.len() == 4).await;
+    let mut pages = Pages::new();
+    check(&cluster, &pages).await;
+    add(&cluster, &mut pages, 0..600, 1).await;
+    check(&cluster, &Pages::new()).await; // not yet
+    cluster.cycle(|_| {}).await.unwrap();
+    check(&cluster, &pages).await;
+    let before = pages.clone();
+    let mut old = cluster.stream().await.unwrap();
+    let first = old.next().await.unwrap().unwrap();
+    add(&cluster, &mut pages, 400..900, 2).await;
+    cluster.cycle(|_| {}).await.unwrap();
+    check(&cluster, &pages).await;
+    // The stream that began before the cycle shows the generation it began with.
+    let mut count = 1;
+    let dictionaries = cluster.dictionaries();
+    assert_eq!(before[first.get().url()], first.body(dictionaries).unwrap());
+    while let Some(record) = old.next().await {
+        let record = record.unwrap();
+        assert_eq!(before[record.get().url()], record.body(dictionaries).unwrap());
+        count += 1;
+    }
+    assert_eq!(count, before.len());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cycles_with_every_pair_of_organizations() {
+    for update in Organization::ALL {
+        for read in [Organization::Log, Organization::Hash] {
+            eprintln!("update nodes {update}, read nodes {read}");
+            two_cycles((update, read)).await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn everything_survives_restarts() {
+    let mut repository =
+        Repository::start(1, (Organization::Log, Organization::Log), &["u1", "r1", "r2"]).await;
+    let cluster = repository.client().await;
+    repository.until(&cluster, "all nodes are there", |s| s.nodes.len() == 3).await;
+    let mut pages = Pages::new();
+    add(&cluster, &mut pages, 0..300, 1).await;
+    cluster.cycle(|_| {}).await.unwrap();
+    add(&cluster, &mut pages, 200..500, 2).await;
+    for name in ["u1", "r1", "r2"] {
+        repository.kill(name).await;
+        repository.start_node(name).await;
+    }
+    let address = repository.server.as_ref().unwrap().address();
+    repository.server.take().unwrap().shutdown().await.unwrap();
+    let options = repository.server_options(address, 1);
+    repository.server = Some(ManagementServer::start(options).await.unwrap());
+    let cluster = repository.client().await;
+    repository.until(&cluster, "all are back", |s| s.nodes.iter().all(|n| n.figures.is_some())).await;
+    cluster.cycle(|_| {}).await.unwrap();
+    check(&cluster, &pages).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_replica_costs_nothing_and_catches_up_when_it_returns() {
+    let names = ["u1", "u2", "r1", "r2"];
+    let mut repository = Repository::start(2, (Organization::Log, Organization::Log), &names).await;
+    let cluster = repository.client().await;
+    repository.until(&cluster, "all nodes are there", |s| s.nodes.len() == 4).await;
+    let mut pages = Pages::new();
+    add(&cluster, &mut pages, 0..300, 1).await;
+    cluster.cycle(|_| {}).await.unwrap();
+    repository.kill("r1").await;
+    repository.kill("u1").await;
+    check(&cluster, &pages).await;
+    add(&cluster, &mut pages, 200..400, 2).await;
+    cluster.cycle(|_| {}).await.unwrap();
+    check(&cluster, &pages).await;
+    repository.start_node("r1").await;
+    repository.start_node("u1").await;
+    let serving = cluster.status().await.unwrap().serving;
+    repository
+        .until(&cluster, "the returned replica has caught up", |s| {
+            s.nodes.iter().filter(|n| n.read).all(|n| n.generation == Some(serving))
+        })
+        .await;
+    repository.kill("r2").await;
+    check(&cluster, &pages).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_joins_takes_its_share_and_one_that_is_drained_leaves_nothing_behind() {
+    let mut repository =
+        Repository::start(1, (Organization::Log, Organization::Log), &["u1", "r1", "r2"]).await;
+    let cluster = repository.client().await;
+    repository.until(&cluster, "all nodes are there", |s| s.nodes.len() == 3).await;
+    let mut pages = Pages::new();
+    add(&cluster, &mut pages, 0..400, 1).await;
+    cluster.cycle(|_| {}).await.unwrap();
+    repository.start_node("r3").await;
+    let third = repository.nodes["r3"].id();
+    repository
+        .until(&cluster, "the new node has its share", |s| {
+            s.nodes.iter().any(|n| n.id == third && n.generation == Some(s.serving))
+        })
+        .await;
+    check(&cluster, &pages).await;
+    let first = repository.nodes["r1"].id();
+    cluster.drain(first).await.unwrap();
+    repository.until(&cluster, "the drained node is gone", |s| s.nodes.iter().all(|n| n.id != first)).await;
+    repository.kill("r1").await;
+    check(&cluster, &pages).await;
+    add(&cluster, &mut pages, 300..500, 2).await;
+    cluster.cycle(|_| {}).await.unwrap();
+    check(&cluster, &pages).await;
+    assert!(Path::new(&repository.folder("r3")).join("pages").exists());
+}
