@@ -24,6 +24,16 @@ pub enum Codec {
 }
 
 impl Codec {
+    /// The most that so many bytes can unpack to: lz4 writes a byte for at most 255, zstd four bytes for a block of 128 KiB.
+    fn unpacked_max(self, stored: usize) -> u64 {
+        let stored = stored as u64;
+        match self {
+            Codec::Plain => stored,
+            Codec::Lz4 => stored * 255,
+            Codec::Zstd => (stored / 4 + 1) * (128 << 10),
+        }
+    }
+
     pub(crate) fn from_byte(byte: u8) -> Option<Codec> {
         match byte {
             0 => Some(Codec::Plain),
@@ -139,6 +149,10 @@ impl Dictionaries {
         out: &mut Vec<u8>,
     ) -> std::result::Result<(), UnpackError> {
         out.clear();
+        // A length that no packed body of this size can have is not worth the memory it asks for.
+        if len as u64 > codec.unpacked_max(stored.len()) {
+            return Err(UnpackError::Broken(format!("{} bytes cannot unpack to {len}", stored.len())));
+        }
         match codec {
             Codec::Plain => out.extend_from_slice(stored),
             Codec::Lz4 => {
@@ -305,5 +319,11 @@ mod tests {
         assert!(known.unpack(Codec::Zstd, 0, &packed, 4999, &mut out).is_err());
         assert!(known.unpack(Codec::Zstd, 0, &packed, 5001, &mut out).is_err());
         assert_eq!(known.unpack(Codec::Zstd, 77, &packed, 5000, &mut out), Err(UnpackError::Dictionary(77)));
+        // A length that cannot be true costs no memory.
+        let mut out = Vec::new();
+        for codec in [Codec::Lz4, Codec::Zstd] {
+            assert!(known.unpack(codec, 0, b"few", 1 << 30, &mut out).is_err());
+        }
+        assert!(out.capacity() < 1 << 20);
     }
 }

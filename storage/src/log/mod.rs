@@ -199,6 +199,10 @@ impl LogStore {
 
     /// Commits everything and goes on in a new segment.
     fn roll(&self, writer: &mut MutexGuard<'_, Writer>) -> Result<()> {
+        if let Some(why) = writer.dropped.clone() {
+            // Said here, and again by the commit of whoever staged what is gone.
+            return Err(StorageError::Dropped { path: self.dir.clone(), why });
+        }
         let end = loop {
             let end = writer.next_ordinal();
             self.commit_locked(writer, end)?;
