@@ -299,6 +299,11 @@ impl Coordinator {
         &self.views
     }
 
+    /// Who reads what.
+    pub fn leases(&self) -> &Leases {
+        &self.leases
+    }
+
     /// The state that is on its way to disk, if any.
     pub(crate) fn pending_state(&self) -> Option<&State> {
         self.pending.as_ref().map(|p| &p.state)

@@ -235,11 +235,14 @@ impl Coordinator {
         Some(state.into())
     }
 
-    /// Whether a commit waits for this generation to be given up: leases on it are not renewed then.
+    /// Whether a commit, or a node that is to leave, waits for this generation to be given up: leases on it are not
+    /// renewed then.
     pub(crate) fn is_wanted_back(&self, generation: u64) -> bool {
-        self.state.ticket().is_some()
+        let commit_waits = self.state.ticket().is_some()
             && self.state.kept.len() > OLD_KEPT_MAX
-            && self.state.kept.first() == Some(&generation)
+            && self.state.kept.first() == Some(&generation);
+        let leaving = self.state.nodes.values().any(|n| n.leaving);
+        commit_waits || (leaving && generation < self.state.serving)
     }
 
     /// Begins a cycle that was asked for, when it can be.

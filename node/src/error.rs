@@ -150,6 +150,13 @@ pub enum NodeError {
         what: String,
     },
 
+    /// A folder, or a node, of another repository.
+    #[error("{what}")]
+    Foreign {
+        /// What was expected and found.
+        what: String,
+    },
+
     /// A store's own error, on this side.
     #[error("{0}")]
     Storage(Arc<StorageError>),

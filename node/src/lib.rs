@@ -34,6 +34,7 @@ pub mod cycle;
 mod error;
 #[cfg(any(fuzzing, test))]
 pub mod fuzzing;
+mod host;
 pub mod link;
 mod management;
 pub mod plan;
@@ -47,6 +48,7 @@ pub use client::{
 pub use cluster::{Adds, Cluster, ClusterSettings, ClusterStream, Found};
 pub use control::{Control, ControlReceiver, ControlSender, MESSAGE_BYTES_MAX};
 pub use error::{NodeError, Result, Retry};
+pub use host::{EPOCH, Host, HostOptions, Role};
 pub use management::{LIST_MAX, Management};
 #[cfg(feature = "tls")]
 pub use security::{ClientTls, ServerTls};

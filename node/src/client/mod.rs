@@ -381,6 +381,24 @@ impl Client {
         Ok(Verified { good_records, checked_bytes, damage: answer.damage().collect() })
     }
 
+    /// What the node remembers of removed pages, in its own form.
+    pub(crate) async fn tombstones(&self, generation: u64) -> Result<Vec<u8>> {
+        let call = self.ask(&Request::Tombstones { generation })?;
+        let mut all = Vec::new();
+        while let Some(item) = call.receive(Some(self.inner.answer)).await? {
+            all.extend_from_slice(&item.payload);
+        }
+        Ok(all)
+    }
+
+    /// The pages whose time is over at `now_ms`, the longest overdue first.
+    ///
+    /// # Errors
+    /// When there is no answer.
+    pub async fn due(&self, generation: u64, now_ms: u64, limit: u32) -> Result<Vec<message::DueEntry>> {
+        self.message(&Request::Due { generation, now_ms, limit }, self.inner.long_answer).await
+    }
+
     /// Opens a control call.
     ///
     /// # Errors

@@ -1,7 +1,9 @@
 //! Ranges: equal cuts of the id space on the high bits of the page id.
 
+use std::ops::RangeInclusive;
+
 use serde::{Deserialize, Serialize};
-use webbase_storage::PageKey;
+use webbase_storage::{PageId, PageKey};
 
 /// The largest number of bits a repository's ranges are named by.
 const RANGE_BITS_MAX: u8 = 16;
@@ -21,6 +23,18 @@ impl RangeMap {
     /// How many ranges there are.
     pub fn count(self) -> u32 {
         1 << self.bits
+    }
+
+    /// The bits that name a range.
+    pub fn bits(self) -> u8 {
+        self.bits
+    }
+
+    /// The page ids of a range.
+    pub fn ids(self, range: u32) -> RangeInclusive<PageId> {
+        let width = 64 - u32::from(self.bits);
+        let first = u64::from(range).checked_shl(width).unwrap_or(0);
+        PageId(first)..=PageId(first | u64::MAX.checked_shr(u32::from(self.bits)).unwrap_or(0))
     }
 
     /// The range a page lies in.
@@ -128,7 +142,6 @@ impl FromIterator<u32> for RangeSet {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use webbase_storage::PageId;
 
     #[test]
     fn sets_behave_like_sets() {
@@ -150,5 +163,11 @@ mod tests {
         assert_eq!(RangeMap::new(3).range_of(key(u64::MAX)), 7);
         assert_eq!(RangeMap::new(3).range_of(key(1 << 61)), 1);
         assert_eq!(RangeSet::all(RangeMap::new(3)).len(), 8);
+        assert_eq!(RangeMap::new(0).ids(0), PageId(0)..=PageId(u64::MAX));
+        for range in 0..8 {
+            let ids = RangeMap::new(3).ids(range);
+            assert_eq!(RangeMap::new(3).range_of(key(ids.start().0)), range);
+            assert_eq!(RangeMap::new(3).range_of(key(ids.end().0)), range);
+        }
     }
 }

@@ -10,13 +10,15 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use super::message::{
     Failure, Phase, Prepare, Progress, ReadReport, Recipe, Ticket, ToManagement, ToNode, Work,
 };
 use super::{Done, Intent, Pull, PullMode, RangeSet};
 
 /// A generation that waits for its commit.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Prepared {
     /// The try it was made in.
     pub ticket: Ticket,
@@ -27,7 +29,7 @@ pub struct Prepared {
 }
 
 /// What a read node's file says.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReadDurable {
     /// The generation the node stands at. 0 is empty.
     pub current: u64,

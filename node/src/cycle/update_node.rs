@@ -10,11 +10,13 @@
 //! stamps more than one cycle behind its own, which bounds how long an old version can be on its way: that is what lets
 //! tombstones be forgotten.
 
+use serde::{Deserialize, Serialize};
+
 use super::message::{ToNode, UpdateReport};
 use super::{Done, Intent};
 
 /// What an update node has on disk.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UpdateDurable {
     /// The oldest epoch.
     pub first_epoch: u64,
@@ -113,7 +115,8 @@ impl UpdateNode {
         }
         match intent {
             Intent::Seal { cycle } => {
-                self.durable.open_epoch += 1;
+                // A closed node has nothing to seal: its last epoch stays the last, so that it can be emptied.
+                self.durable.open_epoch += u64::from(!self.durable.closed);
                 self.durable.sealed_cycle = cycle;
             }
             Intent::DropEpochs { through } => self.durable.first_epoch = through + 1,

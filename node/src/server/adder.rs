@@ -223,6 +223,7 @@ fn stage(pages: &dyn Pages, form: Form, batch: Batch) -> Result<Added, Refused> 
                     all.push(page);
                 }
             }
+            admit(pages, all.iter().map(|page| page.epoch))?;
             Ok(pages.add(&all)?)
         }
         Form::Records => {
@@ -232,7 +233,12 @@ fn stage(pages: &dyn Pages, form: Form, batch: Batch) -> Result<Added, Refused> 
                     all.push(record.map_err(Refused::Batch)?);
                 }
             }
+            admit(pages, all.iter().map(|record| record.get().epoch()))?;
             Ok(pages.add_records(&all)?)
         }
     }
+}
+
+fn admit(pages: &dyn Pages, stamps: impl Iterator<Item = u32>) -> Result<(), Refused> {
+    stamps.min().map_or(Ok(()), |lowest| pages.admit(lowest).map_err(Refused::Batch))
 }

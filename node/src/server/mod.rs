@@ -9,8 +9,8 @@ mod workers;
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -168,6 +168,15 @@ struct Inner {
     leaving: watch::Sender<bool>,
 }
 
+/// Tells what a server is doing, while there is one.
+pub(crate) struct LoadWatch(Weak<Inner>);
+
+impl LoadWatch {
+    pub(crate) fn get(&self) -> Load {
+        self.0.upgrade().map_or_else(Load::default, |inner| inner.load())
+    }
+}
+
 #[derive(Default)]
 struct Connections {
     next: u64,
@@ -225,14 +234,12 @@ impl Server {
 
     /// What it is doing.
     pub fn load(&self) -> Load {
-        let counters = &self.inner.counters;
-        Load {
-            connections: self.inner.connections.lock().all.len() as u64,
-            adds: counters.adds.load(Ordering::Relaxed) as u64,
-            streams: counters.streams.load(Ordering::Relaxed) as u64,
-            lookups: counters.lookups.load(Ordering::Relaxed) as u64,
-            lookups_answered: counters.lookups_answered.load(Ordering::Relaxed),
-        }
+        self.inner.load()
+    }
+
+    /// What it is doing, for who does not own it.
+    pub(crate) fn watch_load(&self) -> LoadWatch {
+        LoadWatch(Arc::downgrade(&self.inner))
     }
 
     /// Takes no more connections and calls, lets those under way go on for at most `limit`, and closes. Batches of adds
@@ -291,6 +298,17 @@ async fn listen(inner: Arc<Inner>, listener: TcpListener) {
 }
 
 impl Inner {
+    fn load(&self) -> Load {
+        let counters = &self.counters;
+        Load {
+            connections: self.connections.lock().all.len() as u64,
+            adds: counters.adds.load(Ordering::Relaxed) as u64,
+            streams: counters.streams.load(Ordering::Relaxed) as u64,
+            lookups: counters.lookups.load(Ordering::Relaxed) as u64,
+            lookups_answered: counters.lookups_answered.load(Ordering::Relaxed),
+        }
+    }
+
     /// Counts a connection in. With a fault it is only there to be told so; beyond that it is dropped.
     fn admit(self: &Arc<Self>, peer: IpAddr) -> Option<(Ticket, Option<Fault>)> {
         let mut connections = self.connections.lock();

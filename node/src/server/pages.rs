@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use webbase_storage::{
-    Added, Compacted, Dictionary, Page, PageId, PageKey, PageStore, PageStream, Record, RepositoryKey, Stats,
-    StreamSpec, Trust, Verified,
+    Added, Compacted, Dictionary, Due, Page, PageId, PageKey, PageStore, PageStream, Record, RepositoryKey,
+    Stats, StreamSpec, Trust, Verified, Version,
 };
 
-use crate::wire::message::{Entry, Fault};
+use crate::wire::message::{Code, Entry, Fault};
 use crate::wire::ranges::RangeSet;
 
 /// What a request to pages gives.
@@ -61,6 +61,15 @@ pub trait Pages: Send + Sync + 'static {
     /// When there is no such order or place.
     fn stream(&self, generation: u64, spec: &StreamSpec) -> Answer<Box<dyn PageStream>>;
 
+    /// Whether all pages of these ranges are here.
+    ///
+    /// # Errors
+    /// When they are not: a reader would take their absence for an answer.
+    fn check_ranges(&self, generation: u64, ranges: &RangeSet) -> Answer<()> {
+        let _ = (generation, ranges);
+        Ok(())
+    }
+
     /// Key, version and size of the pages of some ranges from a key on, in order.
     ///
     /// # Errors
@@ -96,6 +105,33 @@ pub trait Pages: Send + Sync + 'static {
     /// # Errors
     /// As [`PageStore::commit`].
     fn commit(&self) -> webbase_storage::Result<()>;
+
+    /// Whether pages made with this stamp, the lowest epoch among those of a batch, are taken now.
+    ///
+    /// # Errors
+    /// The reason why not.
+    fn admit(&self, stamp: u32) -> Answer<()> {
+        let _ = stamp;
+        Ok(())
+    }
+
+    /// What is remembered of removed pages; see `Request::Tombstones`.
+    ///
+    /// # Errors
+    /// When the generation is not there.
+    fn tombstones(&self, generation: u64) -> Answer<Vec<u8>> {
+        let _ = generation;
+        Ok(Vec::new())
+    }
+
+    /// The pages whose time is over, with the versions that are due.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    fn due(&self, generation: u64, now_ms: u64, limit: usize) -> Answer<Vec<(Due, Version)>> {
+        let _ = (generation, now_ms, limit);
+        Err(Fault::new(Code::BadRequest, "pages have no lifetimes here"))
+    }
 
     /// The store in figures.
     fn stats(&self) -> Stats;

@@ -16,8 +16,8 @@ use crate::error::{NodeError, Result};
 use crate::wire::driver::Accept;
 use crate::wire::frame::{DATA_BYTES, DICTIONARY, END};
 use crate::wire::message::{
-    self, Code, DAMAGE_MAX, ENTRY_BYTES, Fault, Figures, KEYS_MAX, Key, Missing, Request, StreamOrder,
-    URL_BYTES_MAX, VerifyAnswer,
+    self, Code, DAMAGE_MAX, DUE_MAX, DueEntry, ENTRY_BYTES, Fault, Figures, KEYS_MAX, Key, Missing, Request,
+    StreamOrder, URL_BYTES_MAX, VerifyAnswer,
 };
 use crate::wire::mux::{Call, Mux};
 use crate::wire::ranges::RangeSet;
@@ -210,6 +210,21 @@ async fn serve(
                 damage: found.damage.iter().take(DAMAGE_MAX).map(place).collect(),
             };
             finish(call, &answer).await
+        }
+        Request::Tombstones { generation } => {
+            let all = inner.workers.run(Lane::Short, move || p.tombstones(generation)).done().await??;
+            for some in all.chunks(DATA_BYTES) {
+                call.send(0, Bytes::copy_from_slice(some)).await?;
+            }
+            call.end();
+            Ok(())
+        }
+        Request::Due { generation, now_ms, limit } => {
+            let limit = (limit as usize).min(DUE_MAX);
+            let due =
+                inner.workers.run(Lane::Long, move || p.due(generation, now_ms, limit)).done().await??;
+            let all: Vec<DueEntry> = due.iter().map(|(due, version)| DueEntry::new(due, *version)).collect();
+            finish(call, &all).await
         }
         Request::Ping | Request::Control { .. } => {
             call.end();

@@ -39,6 +39,7 @@ pub(super) async fn serve(
     ranges: RangeSet,
 ) -> Result<(), Stop> {
     let (_counted, _) = Counted::new(inner, |inner| &inner.counters.streams);
+    pages.check_ranges(generation, &ranges)?;
     let p = pages.clone();
     let source = inner.workers.run(Lane::Short, move || p.stream(generation, &spec)).done().await??;
     let ranges = Arc::new(ranges);

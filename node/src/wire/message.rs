@@ -193,6 +193,20 @@ pub enum Request {
         /// What the messages are about.
         topic: String,
     },
+    /// What the service remembers of removed pages, in a form that is its own business.
+    Tombstones {
+        /// The generation to read.
+        generation: u64,
+    },
+    /// The pages whose time is over, the longest overdue first.
+    Due {
+        /// The generation to read.
+        generation: u64,
+        /// Over at this time.
+        now_ms: u64,
+        /// At most so many.
+        limit: u32,
+    },
 }
 
 /// What kind of error.
@@ -229,6 +243,8 @@ pub enum Code {
     Internal,
     /// Nothing came for too long.
     Timeout,
+    /// The add was made with a plan that does not hold any more: get a new one.
+    Plan,
 }
 
 /// An error as it crosses the wire.
@@ -379,6 +395,34 @@ impl From<Figures> for Stats {
             memory_bytes: f.memory_bytes,
             cache_bytes: f.cache_bytes,
         }
+    }
+}
+
+/// Due pages in one answer, at most.
+pub const DUE_MAX: usize = 100_000;
+
+/// A page whose time is over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct DueEntry {
+    /// Which page.
+    pub key: Key,
+    /// Since when.
+    pub deadline_ms: u64,
+    /// In which version: fetch time, epoch, digest.
+    pub version: (u64, u32, u64),
+}
+
+impl DueEntry {
+    /// A page that is due, in the version that is.
+    pub fn new(due: &webbase_storage::Due, version: Version) -> DueEntry {
+        let version = (version.fetched_at_ms, version.epoch, version.digest);
+        DueEntry { key: due.key.into(), deadline_ms: due.deadline_ms, version }
+    }
+
+    /// The version.
+    pub fn version(&self) -> Version {
+        let (fetched_at_ms, epoch, digest) = self.version;
+        Version { fetched_at_ms, epoch, digest }
     }
 }
 

@@ -1,0 +1,112 @@
+//! The read side's pages: one store, `pages/`, and the generations kept in it.
+//!
+//! The store's own state is what is being prepared; readers only ever see snapshots of kept generations.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+use webbase_storage::{Options, Organization, PageKey, PageStore, RepositoryKey, Snapshot};
+
+use super::epochs::open_or_create;
+use super::file::NodeFile;
+use super::tombstones::Tombstones;
+use crate::cycle::{RangeMap, RangeSet, ReadDurable};
+use crate::error::Result;
+use crate::wire::message::{Code, Fault};
+
+/// What can be served of a generation.
+#[derive(Clone)]
+pub(super) struct Served {
+    pub(super) snapshot: Arc<dyn Snapshot>,
+    pub(super) ranges: RangeSet,
+    /// The number under which the store keeps it.
+    pub(super) number: u64,
+}
+
+/// The store of a read node and its generations.
+pub(super) struct Generations {
+    pub(super) store: Arc<dyn PageStore>,
+    pub(super) dir: PathBuf,
+    pub(super) map: RangeMap,
+    served: RwLock<BTreeMap<u64, Served>>,
+}
+
+impl Generations {
+    /// Opens the store; what it keeps that `file` does not name is let go. A new store keeps its empty state, as
+    /// generation 0.
+    pub(super) fn open(
+        dir: &Path,
+        key: RepositoryKey,
+        map: RangeMap,
+        organization: Organization,
+        options: &Options,
+        file: &mut NodeFile,
+    ) -> Result<Generations> {
+        let dir = dir.join("pages");
+        let store = open_or_create(&dir, key, organization, options)?;
+        if file.numbers.is_empty() {
+            let number = store.generations().last().copied().unwrap_or(0) + 1;
+            store.keep_generation(number)?;
+            file.numbers.insert(0, number);
+            file.next_number = number + 1;
+        }
+        for number in store.generations() {
+            if !file.numbers.values().any(|n| *n == number) {
+                store.drop_generation(number)?;
+                Tombstones::remove(&dir, number)?;
+            }
+        }
+        let generations = Generations { store, dir, map, served: RwLock::default() };
+        generations.serve(file)?;
+        Ok(generations)
+    }
+
+    /// Serves what `file` says, and nothing else.
+    pub(super) fn serve(&self, file: &NodeFile) -> Result<()> {
+        let Some(read) = &file.read else { return Ok(()) };
+        let mut served = BTreeMap::new();
+        for (generation, ranges) in visible(read) {
+            let Some(&number) = file.numbers.get(&generation) else { continue };
+            if let Some(snapshot) = self.store.generation(number)? {
+                served.insert(generation, Served { snapshot, ranges, number });
+            }
+        }
+        *self.served.write() = served;
+        Ok(())
+    }
+
+    /// A generation.
+    pub(super) fn get(&self, generation: u64) -> std::result::Result<Served, Fault> {
+        let served = self.served.read();
+        served
+            .get(&generation)
+            .cloned()
+            .ok_or_else(|| Fault::generation(generation, served.keys().copied().collect()))
+    }
+
+    /// A generation, if it has the range of this page here.
+    pub(super) fn of_page(
+        &self,
+        generation: u64,
+        key: PageKey,
+    ) -> std::result::Result<Arc<dyn Snapshot>, Fault> {
+        let served = self.served.read();
+        match served.get(&generation) {
+            Some(found) if found.ranges.contains(self.map.range_of(key)) => Ok(found.snapshot.clone()),
+            Some(_) => {
+                let range = self.map.range_of(key);
+                let text =
+                    format!("range {range} of generation {generation} is not on this node; get a new plan");
+                Err(Fault::new(Code::Plan, text))
+            }
+            None => Err(Fault::generation(generation, served.keys().copied().collect())),
+        }
+    }
+}
+
+/// Generations that may be served, with their ranges. What is only prepared is none of them.
+fn visible(read: &ReadDurable) -> impl Iterator<Item = (u64, RangeSet)> + '_ {
+    read.kept.iter().filter(|(g, _)| **g <= read.current && **g > 0).map(|(g, r)| (*g, r.clone()))
+}

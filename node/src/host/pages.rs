@@ -1,0 +1,313 @@
+//! What a node's server serves: generations of the read side, and sealed epochs of the update side.
+//!
+//! A request names a generation, or, with the bit [`EPOCH`], an epoch. Generation 0 is the empty one that a repository
+//! begins with; there is no "current" generation here: who reads many pages of many nodes must say which.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use webbase_storage::{
+    Added, Compacted, Dictionary, Due, Page, PageId, PageKey, PageStore, PageStream, Record, RepositoryKey,
+    Snapshot, Stats, StreamSpec, Trust, Verified, Version,
+};
+
+use super::epochs::{EPOCH, Epochs};
+use super::generations::Generations;
+use super::tombstones::Tombstones;
+use crate::cycle::{AddRefusal, Node, RangeMap};
+use crate::server::{Answer, Pages};
+use crate::wire::message::{Code, Entry, Fault};
+use crate::wire::ranges::RangeSet;
+
+/// Rows of a list that are made at once.
+const LIST_ROWS: usize = 64 << 10;
+
+/// The pages of a node.
+pub(super) struct NodePages {
+    pub(super) key: RepositoryKey,
+    pub(super) map: RangeMap,
+    pub(super) update: Option<Arc<Epochs>>,
+    pub(super) read: Option<Arc<Generations>>,
+    pub(super) machine: Arc<Mutex<Node>>,
+}
+
+impl NodePages {
+    fn generations(&self) -> Answer<&Generations> {
+        self.read.as_deref().ok_or_else(|| Fault::new(Code::BadRequest, "this is no read node"))
+    }
+
+    fn epochs(&self) -> Answer<&Epochs> {
+        self.update.as_deref().ok_or_else(|| Fault::new(Code::BadRequest, "this is no update node"))
+    }
+
+    /// What there is to read under this name; `ranges`, if any, must be there.
+    fn snapshot(&self, generation: u64, ranges: Option<&RangeSet>) -> Answer<Option<Arc<dyn Snapshot>>> {
+        if generation & EPOCH != 0 {
+            let epochs = self.epochs()?;
+            let found = epochs.sealed(generation & !EPOCH).map(|(_, snapshot)| snapshot);
+            let missing =
+                || Fault::generation(generation, epochs.numbers().iter().map(|e| e | EPOCH).collect());
+            return found.map(Some).ok_or_else(missing);
+        }
+        if generation == 0 {
+            return Ok(None);
+        }
+        let served = self.generations()?.get(generation)?;
+        let has = |range: u32| served.ranges.contains(range);
+        let wanted =
+            |range: &u32| ranges.is_some_and(|ranges| ranges.contains(*self.map.ids(*range).start()));
+        if let Some(range) = (0..self.map.count()).filter(wanted).find(|range| !has(*range)) {
+            let text =
+                format!("range {range} of generation {generation} is not on this node; get a new plan");
+            return Err(Fault::new(Code::Plan, text));
+        }
+        Ok(Some(served.snapshot))
+    }
+
+    fn of_page(&self, generation: u64, key: PageKey) -> Answer<Option<Arc<dyn Snapshot>>> {
+        if generation == 0 || generation & EPOCH != 0 {
+            return self.snapshot(generation, None);
+        }
+        self.generations()?.of_page(generation, key).map(Some)
+    }
+
+    fn stores(&self) -> Vec<Arc<dyn PageStore>> {
+        let update = self.update.as_ref().map(|epochs| epochs.newest());
+        update.into_iter().chain(self.read.as_ref().map(|read| read.store.clone())).collect()
+    }
+}
+
+/// Lists the pages of some ranges from a key on, in order.
+pub(super) fn list(
+    snapshot: &dyn Snapshot,
+    map: RangeMap,
+    from: PageKey,
+    wanted: impl Fn(u32) -> bool,
+) -> webbase_storage::Result<Vec<Entry>> {
+    let mut entries = Vec::new();
+    let mut range = map.range_of(from);
+    while range < map.count() {
+        // Neighbouring ranges are listed together.
+        let end = (range..map.count()).find(|r| !wanted(*r)).unwrap_or(map.count());
+        if range < end {
+            let ids = *map.ids(range).start()..=*map.ids(end - 1).end();
+            let mut at = Some(from.max(PageKey { id: *ids.start(), tie: 0 }));
+            while let Some(start) = at {
+                let some = snapshot.list(ids.clone(), start, LIST_ROWS)?;
+                at = some.last().filter(|_| some.len() == LIST_ROWS).and_then(|last| last.key.next());
+                entries.extend(some.iter().map(|l| Entry { key: l.key, version: l.version, bytes: l.bytes }));
+            }
+        }
+        range = end + 1;
+    }
+    Ok(entries)
+}
+
+impl Pages for NodePages {
+    fn repository_key(&self) -> RepositoryKey {
+        self.key
+    }
+
+    fn dictionary(&self, digest: u64) -> Option<Arc<Dictionary>> {
+        let here = self.stores().into_iter().find_map(|store| store.dictionaries().get(digest));
+        here.or_else(|| {
+            let epochs = self.update.as_ref()?;
+            epochs.numbers().into_iter().find_map(|e| epochs.sealed(e)?.0.dictionaries().get(digest))
+        })
+    }
+
+    fn dictionaries(&self) -> Vec<Arc<Dictionary>> {
+        self.stores().iter().flat_map(|store| store.dictionaries().all()).collect()
+    }
+
+    fn lookup_warm(&self, generation: u64, key: PageKey) -> Option<Answer<Option<Record>>> {
+        match self.of_page(generation, key) {
+            Ok(Some(snapshot)) => Some(snapshot.lookup_warm(key)?.map_err(Fault::from)),
+            Ok(None) => Some(Ok(None)),
+            Err(fault) => Some(Err(fault)),
+        }
+    }
+
+    fn lookup(&self, generation: u64, key: PageKey) -> Answer<Option<Record>> {
+        let Some(snapshot) = self.of_page(generation, key)? else { return Ok(None) };
+        Ok(snapshot.lookup(key, Trust::Verify)?)
+    }
+
+    fn lookup_id(&self, generation: u64, id: PageId) -> Answer<Vec<Record>> {
+        let Some(snapshot) = self.of_page(generation, PageKey { id, tie: 0 })? else { return Ok(Vec::new()) };
+        Ok(snapshot.lookup_id(id, Trust::Verify)?)
+    }
+
+    fn lookup_url(&self, generation: u64, url: &str) -> Answer<Option<Record>> {
+        let key = self.key.page_key(url).map_err(webbase_storage::StorageError::from)?;
+        let Some(snapshot) = self.of_page(generation, key)? else { return Ok(None) };
+        Ok(snapshot.lookup_url(url)?)
+    }
+
+    fn lookup_many(&self, generation: u64, keys: &[PageKey]) -> Answer<Vec<Answer<Option<Record>>>> {
+        if generation == 0 || generation & EPOCH != 0 {
+            let Some(snapshot) = self.snapshot(generation, None)? else {
+                return Ok(keys.iter().map(|_| Ok(None)).collect());
+            };
+            return Ok(snapshot
+                .lookup_many(keys)
+                .into_iter()
+                .map(|found| found.map_err(Fault::from))
+                .collect());
+        }
+        let served = self.generations()?.get(generation)?;
+        if let Some(key) = keys.iter().find(|key| !served.ranges.contains(self.map.range_of(**key))) {
+            return Err(self
+                .generations()?
+                .of_page(generation, *key)
+                .err()
+                .unwrap_or_else(|| Fault::new(Code::Plan, "a range is not on this node; get a new plan")));
+        }
+        Ok(served.snapshot.lookup_many(keys).into_iter().map(|found| found.map_err(Fault::from)).collect())
+    }
+
+    fn stream(&self, generation: u64, spec: &StreamSpec) -> Answer<Box<dyn PageStream>> {
+        match self.snapshot(generation, None)? {
+            Some(snapshot) => Ok(snapshot.stream(spec)?),
+            None => Ok(Box::new(NoPages)),
+        }
+    }
+
+    fn list(&self, generation: u64, from: PageKey, ranges: &RangeSet) -> Answer<Vec<Entry>> {
+        let Some(snapshot) = self.snapshot(generation, Some(ranges))? else { return Ok(Vec::new()) };
+        let wanted = |range: u32| ranges.contains(*self.map.ids(range).start());
+        Ok(list(&*snapshot, self.map, from, wanted)?)
+    }
+
+    fn keys(&self, generation: u64, from: PageKey, ranges: &RangeSet) -> Answer<Vec<PageKey>> {
+        Ok(self.list(generation, from, ranges)?.into_iter().map(|entry| entry.key).collect())
+    }
+
+    fn check_ranges(&self, generation: u64, ranges: &RangeSet) -> Answer<()> {
+        self.snapshot(generation, Some(ranges)).map(|_| ())
+    }
+
+    fn admit(&self, stamp: u32) -> Answer<()> {
+        self.epochs()?;
+        let machine = self.machine.lock();
+        let Some(update) = machine.update() else {
+            return Err(Fault::new(Code::Plan, "this node was removed from the repository"));
+        };
+        let why = match update.admit(stamp.into()) {
+            Ok(_) => return Ok(()),
+            Err(AddRefusal::NotWelcomed) => "this node has not heard from the management server yet".into(),
+            Err(AddRefusal::Closed) => "this node is being removed".into(),
+            Err(AddRefusal::OldPlan { lowest }) => {
+                format!("the plan is of cycle {stamp}, the oldest that counts is {lowest}")
+            }
+        };
+        Err(Fault::new(Code::Plan, format!("{why}; get a new plan")))
+    }
+
+    fn add_dictionary(&self, content: &[u8]) -> webbase_storage::Result<u64> {
+        match &self.update {
+            Some(epochs) => epochs.with_open(|store| store.add_dictionary(content)),
+            None => Ok(Dictionary::digest_of(content)),
+        }
+    }
+
+    fn add(&self, pages: &[Page<'_>]) -> webbase_storage::Result<Added> {
+        match &self.update {
+            Some(epochs) => epochs.with_open(|store| store.add(pages)),
+            None => Ok(Added::default()),
+        }
+    }
+
+    fn add_records(&self, records: &[Record]) -> webbase_storage::Result<Added> {
+        match &self.update {
+            Some(epochs) => epochs.with_open(|store| store.add_records(records)),
+            None => Ok(Added::default()),
+        }
+    }
+
+    fn commit(&self) -> webbase_storage::Result<()> {
+        match &self.update {
+            Some(epochs) => epochs.with_open(|store| store.commit()),
+            None => Ok(()),
+        }
+    }
+
+    fn tombstones(&self, generation: u64) -> Answer<Vec<u8>> {
+        if generation == 0 {
+            return Ok(Vec::new());
+        }
+        let generations = self.generations()?;
+        let number = generations.get(generation)?.number;
+        let all = Tombstones::read(&generations.dir, number);
+        Ok(all.map_err(|e| Fault::new(Code::Store, e))?.encode())
+    }
+
+    fn due(&self, generation: u64, now_ms: u64, limit: usize) -> Answer<Vec<(Due, Version)>> {
+        let Some(snapshot) = self.snapshot(generation, None)? else { return Ok(Vec::new()) };
+        let generations = self.generations()?;
+        let mut due = Vec::new();
+        for page in generations.store.due(now_ms, limit)? {
+            let listed = snapshot.list(page.key.id..=page.key.id, page.key, 1)?;
+            due.extend(listed.first().filter(|l| l.key == page.key).map(|l| (page, l.version)));
+        }
+        Ok(due)
+    }
+
+    fn stats(&self) -> Stats {
+        let mut all = self.stores().into_iter().map(|store| store.stats());
+        let Some(first) = all.next() else {
+            return Stats {
+                organization: webbase_storage::Organization::Log,
+                capacity_bytes: 0,
+                used_bytes: 0,
+                live_bytes: 0,
+                dead_bytes: 0,
+                pages: 0,
+                segments: 0,
+                memory_bytes: 0,
+                cache_bytes: 0,
+            };
+        };
+        all.fold(first, |a, b| Stats {
+            used_bytes: a.used_bytes + b.used_bytes,
+            live_bytes: a.live_bytes + b.live_bytes,
+            dead_bytes: a.dead_bytes + b.dead_bytes,
+            pages: a.pages + b.pages,
+            segments: a.segments + b.segments,
+            memory_bytes: a.memory_bytes + b.memory_bytes,
+            cache_bytes: a.cache_bytes + b.cache_bytes,
+            ..a
+        })
+    }
+
+    fn compact(&self, budget_bytes: u64) -> Answer<Compacted> {
+        Ok(self.generations()?.store.compact(budget_bytes)?)
+    }
+
+    fn verify(&self) -> Answer<Verified> {
+        let mut all = Verified::default();
+        let sealed = self.update.as_ref().map_or_else(Vec::new, |epochs| {
+            epochs.numbers().into_iter().filter_map(|e| epochs.sealed(e)).map(|(store, _)| store).collect()
+        });
+        for store in self.stores().into_iter().chain(sealed) {
+            let found = store.verify()?;
+            all.good_records += found.good_records;
+            all.checked_bytes += found.checked_bytes;
+            all.damage.extend(found.damage);
+        }
+        Ok(all)
+    }
+}
+
+/// The stream of an empty generation.
+struct NoPages;
+
+impl PageStream for NoPages {
+    fn next(&mut self) -> Option<webbase_storage::Result<Record>> {
+        None
+    }
+
+    fn cursor(&self) -> webbase_storage::Cursor {
+        webbase_storage::Cursor::End
+    }
+}

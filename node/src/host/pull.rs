@@ -1,0 +1,415 @@
+//! Bringing the read side's store to a new state from what other nodes have; see `cycle::Pull`.
+//!
+//! Pages are pulled in order of their keys, a group of ranges at a time:
+//!
+//! ```text
+//!   lists of all sources ──▶ highest version of each page ──▶ what is wanted ──▶ fetched, many at once ──▶ merged, in order
+//! ```
+//!
+//! 1. Memory holds one group's lists and a few windows of pages, however much is pulled.
+//! 2. Fetching the next window goes on while the store takes the last one.
+//! 3. Nothing is visible before the state is kept; whatever ends a pull early is rolled back.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tokio::sync::mpsc;
+use webbase_storage::{PageKey, PageStore, Record, Seen, Version};
+
+use super::epochs::EPOCH;
+use super::generations::Generations;
+use super::pages;
+use super::peers::Peers;
+use super::tombstones::Tombstones;
+use crate::cycle::message::{Changes, EpochSource, NodeId};
+use crate::cycle::{Done, Pull, PullMode, RangeSet};
+use crate::error::NodeError;
+use crate::wire::message::Entry;
+use crate::wire::ranges::RangeSet as WireRanges;
+
+/// Pages that are fetched at once.
+const WINDOW_PAGES: usize = 1024;
+/// Bytes that are fetched at once, about.
+const WINDOW_BYTES: u64 = 8 << 20;
+/// Windows that may wait to be applied.
+const WINDOWS: usize = 2;
+/// Pages of a group, about.
+const GROUP_PAGES: u64 = 200_000;
+
+/// Why a pull ended early.
+pub(super) enum Failed {
+    Cancelled,
+    Source(NodeId),
+    Disk(String),
+    NoSpace,
+}
+
+impl From<webbase_storage::StorageError> for Failed {
+    fn from(e: webbase_storage::StorageError) -> Failed {
+        match e {
+            webbase_storage::StorageError::NoSpace { .. } => Failed::NoSpace,
+            e => Failed::Disk(e.to_string()),
+        }
+    }
+}
+
+impl From<NodeError> for Failed {
+    fn from(e: NodeError) -> Failed {
+        Failed::Disk(e.to_string())
+    }
+}
+
+impl From<Failed> for Done {
+    fn from(failed: Failed) -> Done {
+        match failed {
+            Failed::Cancelled => Done::Cancelled,
+            Failed::Source(node) => Done::SourceFailed(node),
+            Failed::Disk(what) => Done::Disk(what),
+            Failed::NoSpace => Done::NoSpace,
+        }
+    }
+}
+
+/// One place to pull from: a node, and what its requests name.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Source {
+    node: NodeId,
+    generation: u64,
+}
+
+/// A page that is wanted, and from where.
+struct Wanted {
+    entry: Entry,
+    source: usize,
+}
+
+/// A pull under way.
+pub(super) struct Puller {
+    pub(super) generations: Arc<Generations>,
+    pub(super) peers: Arc<Peers>,
+    pub(super) pull: Pull,
+    /// The ranges that the base has here.
+    pub(super) base_ranges: RangeSet,
+    pub(super) tombstones: Tombstones,
+    pub(super) cancelled: Arc<AtomicBool>,
+}
+
+impl Puller {
+    /// How much will be needed: pages and bytes.
+    pub(super) async fn list(&self) -> Result<(u64, u64), Failed> {
+        let (mut pages, mut bytes) = (0, 0);
+        for group in self.groups(None) {
+            for wanted in self.wanted(&group).await?.0 {
+                pages += 1;
+                bytes += wanted.entry.bytes;
+            }
+        }
+        Ok((pages, bytes))
+    }
+
+    /// Fetches and applies everything, and commits the store. Returns the tombstones of the new state.
+    pub(super) async fn run(mut self, pages: u64, cycle: u64) -> Result<Tombstones, Failed> {
+        let (sender, receiver) = mpsc::channel::<Step>(WINDOWS);
+        let store = self.generations.store.clone();
+        let applying = tokio::task::spawn_blocking(move || apply(&*store, receiver));
+        let fetched = self.fetch_all(&sender, pages).await;
+        let complete = fetched.is_ok();
+        if complete {
+            let _ = sender.send(Step::Finish).await; // a store that failed has ended listening, and says why below
+        }
+        drop(sender);
+        let applied = applying.await.map_err(|e| Failed::Disk(e.to_string()))?;
+        fetched?;
+        applied?;
+        self.finish(cycle).await
+    }
+
+    async fn fetch_all(&self, sender: &mpsc::Sender<Step>, pages: u64) -> Result<(), Failed> {
+        for group in self.groups(Some(pages)) {
+            let (wanted, gone, sources) = self.wanted(&group).await?;
+            if !gone.is_empty() && sender.send(Step::Delete(gone)).await.is_err() {
+                return Ok(()); // the store failed, and says so
+            }
+            let mut rest = wanted.as_slice();
+            while !rest.is_empty() {
+                let mut bytes = 0;
+                let fits = |w: &&Wanted| {
+                    bytes += w.entry.bytes;
+                    bytes <= WINDOW_BYTES
+                };
+                let count = rest.iter().take(WINDOW_PAGES).take_while(fits).count().max(1);
+                let (window, later) = rest.split_at(count);
+                rest = later;
+                let records = self.fetch(window, &sources).await?;
+                if sender.send(Step::Merge(records)).await.is_err() {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The ranges to go through, in groups of about [`GROUP_PAGES`]; without an idea of how many there are, few at a time.
+    fn groups(&self, pages: Option<u64>) -> Vec<Vec<u32>> {
+        let ranges: Vec<u32> = match &self.pull.mode {
+            PullMode::Delta { .. } => self.pull.ranges.iter().collect(),
+            PullMode::Exact { .. } => self.pull.fetch.iter().collect(),
+        };
+        let count = match pages {
+            Some(pages) => (pages / GROUP_PAGES + 1) as usize,
+            None => 16,
+        };
+        ranges.chunks(ranges.len().div_ceil(count).max(1)).map(<[u32]>::to_vec).collect()
+    }
+
+    fn check(&self) -> Result<(), Failed> {
+        if self.cancelled.load(Ordering::Relaxed) { Err(Failed::Cancelled) } else { Ok(()) }
+    }
+
+    /// What has to be fetched for some ranges, in order of keys, what has to go, and the sources that `Wanted` counts.
+    async fn wanted(&self, group: &[u32]) -> Result<(Vec<Wanted>, Vec<PageKey>, Vec<Source>), Failed> {
+        self.check()?;
+        match &self.pull.mode {
+            PullMode::Delta { sources, changes } => {
+                let sources = epochs(sources);
+                let asked = sources.iter().enumerate().map(|(at, s)| (at, *s, group.to_vec())).collect();
+                let lists = self.lists(asked).await?;
+                let mut wanted = newest(lists);
+                let removed: BTreeMap<PageKey, Version> =
+                    changes.removals.iter().map(|r| (r.key, r.bound)).collect();
+                wanted.retain(|w| {
+                    let Entry { key, version, .. } = w.entry;
+                    !self.tombstones.bar(key, version)
+                        && removed.get(&key).is_none_or(|bound| version > *bound)
+                });
+                Ok((wanted, Vec::new(), sources))
+            }
+            PullMode::Exact { sources } => {
+                // Each range from one source; neighbours from the same one where that can be.
+                let mut of: BTreeMap<usize, Vec<u32>> = BTreeMap::new();
+                for range in group {
+                    let has = |s: &crate::cycle::message::RangeSource| s.ranges.contains(*range);
+                    let Some(at) = sources.iter().position(has) else {
+                        let node = sources.first().map_or(NodeId(0), |s| s.node);
+                        return Err(Failed::Source(node));
+                    };
+                    of.entry(at).or_default().push(*range);
+                }
+                let all: Vec<Source> =
+                    sources.iter().map(|s| Source { node: s.node, generation: self.pull.target }).collect();
+                let asked =
+                    of.into_iter().filter_map(|(at, ranges)| Some((at, *all.get(at)?, ranges))).collect();
+                let mut wanted = newest(self.lists(asked).await?);
+                let here = self.own(group).await?;
+                let theirs: BTreeMap<PageKey, Version> =
+                    wanted.iter().map(|w| (w.entry.key, w.entry.version)).collect();
+                // An own page that is not theirs goes, also if it is newer: the generation is what it is.
+                let gone = here
+                    .iter()
+                    .filter(|(key, version)| theirs.get(*key).is_none_or(|theirs| theirs < *version))
+                    .map(|(key, _)| *key)
+                    .collect();
+                wanted.retain(|w| here.get(&w.entry.key) != Some(&w.entry.version));
+                Ok((wanted, gone, all))
+            }
+        }
+    }
+
+    /// The store's own pages of some ranges.
+    async fn own(&self, group: &[u32]) -> Result<BTreeMap<PageKey, Version>, Failed> {
+        let (generations, group) = (self.generations.clone(), group.to_vec());
+        let listed = tokio::task::spawn_blocking(move || {
+            let snapshot = generations.store.snapshot();
+            pages::list(&*snapshot, generations.map, PageKey::MIN, |range| group.contains(&range))
+        });
+        let listed = listed.await.map_err(|e| Failed::Disk(e.to_string()))??;
+        Ok(listed.into_iter().map(|entry| (entry.key, entry.version)).collect())
+    }
+
+    /// Lists of sources, all at the same time.
+    async fn lists(&self, asked: Vec<(usize, Source, Vec<u32>)>) -> Result<Vec<(usize, Vec<Entry>)>, Failed> {
+        let mut listing = Vec::new();
+        for (at, source, ranges) in asked {
+            let (peers, bits) = (self.peers.clone(), self.generations.map.bits());
+            listing.push((
+                at,
+                source,
+                tokio::spawn(async move {
+                    let Some(ranges) = WireRanges::of(bits, ranges) else { return Ok(Vec::new()) };
+                    let client = peers.client(source.node).await?;
+                    client.list(source.generation, PageKey::MIN, ranges)?.all().await
+                }),
+            ));
+        }
+        let mut lists = Vec::new();
+        for (at, source, listing) in listing {
+            match listing.await {
+                Ok(Ok(list)) => lists.push((at, list)),
+                _ => return Err(Failed::Source(source.node)),
+            }
+        }
+        Ok(lists)
+    }
+
+    /// The records of a window, in order; each source is asked at the same time as the others.
+    async fn fetch(&self, window: &[Wanted], sources: &[Source]) -> Result<Vec<Record>, Failed> {
+        self.check()?;
+        let mut fetching = Vec::new();
+        for (at, source) in sources.iter().enumerate() {
+            let places: Vec<usize> =
+                (0..window.len()).filter(|i| window.get(*i).is_some_and(|w| w.source == at)).collect();
+            if places.is_empty() {
+                continue;
+            }
+            let keys: Vec<PageKey> =
+                places.iter().filter_map(|i| window.get(*i)).map(|w| w.entry.key).collect();
+            let (peers, source) = (self.peers.clone(), *source);
+            fetching.push((
+                places,
+                source,
+                tokio::spawn(async move {
+                    peers.client(source.node).await?.lookup_many(source.generation, &keys).await
+                }),
+            ));
+        }
+        let mut records: Vec<Option<Record>> = vec![None; window.len()];
+        for (places, source, fetched) in fetching {
+            let Ok(Ok(found)) = fetched.await else { return Err(Failed::Source(source.node)) };
+            for (place, found) in places.into_iter().zip(found) {
+                // Absent, damaged there, or another version: the source does not have what it listed.
+                let whole =
+                    |r: &Record| window.get(place).is_some_and(|w| r.get().version() == w.entry.version);
+                let Some(record) = found.ok().flatten().filter(whole) else {
+                    return Err(Failed::Source(source.node));
+                };
+                if let Some(slot) = records.get_mut(place) {
+                    *slot = Some(record);
+                }
+            }
+        }
+        self.learn_dictionaries(&records)?;
+        Ok(records.into_iter().flatten().collect())
+    }
+
+    /// The store gets each dictionary before the first record that needs it.
+    fn learn_dictionaries(&self, records: &[Option<Record>]) -> Result<(), Failed> {
+        let store = &self.generations.store;
+        for digest in records.iter().flatten().map(|r| r.get().dictionary()).filter(|d| *d != 0) {
+            if store.dictionaries().get(digest).is_none()
+                && let Some(dictionary) = self.peers.dictionaries().get(digest)
+            {
+                store.add_dictionary(dictionary.content())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What is left after all pages are there: removals, new deadlines, ranges that are not this node's any more.
+    async fn finish(&mut self, cycle: u64) -> Result<Tombstones, Failed> {
+        let map = self.generations.map;
+        let ranges = self.pull.ranges.clone();
+        let mut tombstones = std::mem::take(&mut self.tombstones);
+        let mut changes = Changes::default();
+        match &self.pull.mode {
+            PullMode::Delta { changes: all, .. } => {
+                let here = |key| ranges.contains(map.range_of(key));
+                tombstones.retain(all.forget_through, here);
+                changes.removals.extend(all.removals.iter().filter(|r| here(r.key)));
+                changes.seen.extend(all.seen.iter().filter(|s| here(s.key)));
+                changes.removals.iter().for_each(|removal| tombstones.add(removal, cycle));
+            }
+            PullMode::Exact { sources } => {
+                let mut fetched = Tombstones::default();
+                for source in sources {
+                    let theirs =
+                        async { self.peers.client(source.node).await?.tombstones(self.pull.target).await };
+                    let theirs = theirs.await.map_err(|_| Failed::Source(source.node))?;
+                    let theirs = Tombstones::decode(&theirs).map_err(|_| Failed::Source(source.node))?;
+                    fetched.take(&theirs, |key| source.ranges.contains(map.range_of(key)));
+                }
+                let kept = ranges.minus(&self.pull.fetch);
+                tombstones.retain(0, |key| kept.contains(map.range_of(key)));
+                tombstones.take(&fetched, |key| self.pull.fetch.contains(map.range_of(key)));
+            }
+        }
+        let generations = self.generations.clone();
+        let outside = self.base_ranges.minus(&ranges);
+        let work = move || -> webbase_storage::Result<()> {
+            let store = &generations.store;
+            let snapshot = store.snapshot();
+            let mut gone = Vec::new();
+            for removal in &changes.removals {
+                let listed = snapshot.list(removal.key.id..=removal.key.id, removal.key, 1)?;
+                gone.extend(
+                    listed
+                        .iter()
+                        .filter(|l| l.key == removal.key && l.version <= removal.bound)
+                        .map(|l| l.key),
+                );
+            }
+            if !outside.is_empty() {
+                let left = pages::list(&*snapshot, generations.map, PageKey::MIN, |r| outside.contains(r))?;
+                gone.extend(left.iter().map(|entry| entry.key));
+            }
+            store.delete(&gone)?;
+            let seen = |s: &crate::cycle::message::SeenAgain| Seen {
+                key: s.key,
+                at_ms: s.at_ms,
+                lifetime_s: s.lifetime_s,
+            };
+            store.seen(&changes.seen.iter().map(seen).collect::<Vec<_>>())?;
+            store.commit()
+        };
+        tokio::task::spawn_blocking(work).await.map_err(|e| Failed::Disk(e.to_string()))??;
+        Ok(tombstones)
+    }
+}
+
+/// Each sealed epoch is a source of its own.
+fn epochs(sources: &[EpochSource]) -> Vec<Source> {
+    let of = |s: &EpochSource| {
+        let node = s.node;
+        (s.from..=s.through).map(move |epoch| Source { node, generation: epoch | EPOCH })
+    };
+    sources.iter().flat_map(of).collect()
+}
+
+/// Of each page the highest version, in order of keys.
+fn newest(lists: Vec<(usize, Vec<Entry>)>) -> Vec<Wanted> {
+    let mut all: Vec<Wanted> = lists
+        .into_iter()
+        .flat_map(|(source, list)| list.into_iter().map(move |entry| Wanted { entry, source }))
+        .collect();
+    all.sort_unstable_by(|a, b| {
+        (a.entry.key, b.entry.version, a.source).cmp(&(b.entry.key, a.entry.version, b.source))
+    });
+    all.dedup_by_key(|wanted| wanted.entry.key);
+    all
+}
+
+/// What the store is given.
+enum Step {
+    Merge(Vec<Record>),
+    Delete(Vec<PageKey>),
+    /// Everything came.
+    Finish,
+}
+
+/// Takes pages into the store as they come, in order; commits when all are there.
+fn apply(store: &dyn PageStore, mut steps: mpsc::Receiver<Step>) -> Result<(), Failed> {
+    while let Some(step) = steps.blocking_recv() {
+        match step {
+            Step::Merge(records) => {
+                store.merge(&mut records.into_iter().map(Ok))?;
+            }
+            Step::Delete(keys) => {
+                store.delete(&keys)?;
+                // A page that goes and comes again in another version: going first.
+                store.commit()?;
+            }
+            Step::Finish => return Ok(store.commit()?),
+        }
+    }
+    Ok(())
+}
