@@ -1,0 +1,79 @@
+//! `webbase mgmt`: the management server.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use webbase_mgmt_server::{ManagementServer, ServerOptions};
+
+use super::{Secret, ready, set, told_to_stop};
+
+/// Run the management server: it knows all nodes, and runs the cycles. Pages never pass through it.
+///
+/// Prints "listening on ADDR" when it can be used; ends in good order on SIGTERM and SIGINT.
+#[derive(clap::Args)]
+#[command(after_help = "Example:
+  webbase mgmt --dir /srv/mgmt --listen 127.0.0.1:7701 --replicas 2")]
+pub(crate) struct Mgmt {
+    /// Its folder; a new repository is made in an empty one.
+    #[arg(long, value_name = "DIR")]
+    dir: PathBuf,
+    /// Where to listen; with port 0 the system chooses.
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7701")]
+    listen: SocketAddr,
+    /// On how many nodes of each role a page lies. Counts when the repository is made.
+    #[arg(long, value_name = "R", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
+    replicas: u32,
+    /// The pages are cut into 2^B ranges, which are given to nodes. Counts when the repository is made.
+    #[arg(long, value_name = "B", default_value_t = 10, value_parser = clap::value_parser!(u8).range(0..=16))]
+    range_bits: u8,
+    #[command(flatten)]
+    secret: Secret,
+    #[command(flatten)]
+    times: Times,
+}
+
+/// Times of the cycle, for tests.
+#[derive(clap::Args)]
+struct Times {
+    #[arg(long, hide = true)]
+    down_after_ms: Option<u64>,
+    #[arg(long, hide = true)]
+    resend_ms: Option<u64>,
+    #[arg(long, hide = true)]
+    lease_ms: Option<u64>,
+    #[arg(long, hide = true)]
+    seal_limit_ms: Option<u64>,
+    #[arg(long, hide = true)]
+    prepare_limit_ms: Option<u64>,
+    #[arg(long, hide = true)]
+    switch_limit_ms: Option<u64>,
+    #[arg(long, hide = true)]
+    begin_limit_ms: Option<u64>,
+}
+
+impl Mgmt {
+    pub(crate) async fn run(self) -> Result<()> {
+        let mut options = ServerOptions::new(&self.dir, self.listen);
+        options.replicas = self.replicas;
+        options.range_bits = self.range_bits;
+        options.wire.token = self.secret.read()?;
+        let settings = &mut options.settings;
+        set(&mut settings.down_after_ms, self.times.down_after_ms);
+        set(&mut settings.resend_ms, self.times.resend_ms);
+        set(&mut settings.lease_ms, self.times.lease_ms);
+        set(&mut settings.seal_limit_ms, self.times.seal_limit_ms);
+        set(&mut settings.prepare_limit_ms, self.times.prepare_limit_ms);
+        set(&mut settings.switch_limit_ms, self.times.switch_limit_ms);
+        set(&mut settings.begin_limit_ms, self.times.begin_limit_ms);
+        let dir = self.dir.display();
+        let starting = ManagementServer::start(options);
+        let mut server = starting.await.with_context(|| format!("cannot run in {dir}"))?;
+        ready(server.address())?;
+        tokio::select! {
+            stop = told_to_stop() => stop?,
+            ended = server.ended() => return ended.with_context(|| format!("cannot go on in {dir}")),
+        }
+        server.shutdown().await.with_context(|| format!("did not end in good order in {dir}"))
+    }
+}

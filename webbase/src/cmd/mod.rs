@@ -1,0 +1,93 @@
+//! One file a subcommand, and what they share: how to reach a repository, how to serve until told to stop.
+
+pub(crate) mod cycle;
+pub(crate) mod drain;
+pub(crate) mod get;
+pub(crate) mod mgmt;
+pub(crate) mod node;
+pub(crate) mod remove_lost;
+pub(crate) mod status;
+pub(crate) mod stream;
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use tokio::signal::unix::{SignalKind, signal};
+use webbase_node::cycle::message::NodeId;
+use webbase_node::{ClientSettings, Cluster, ClusterSettings, Token};
+
+/// Where a repository is.
+#[derive(clap::Args)]
+pub(crate) struct Repository {
+    /// Where the management server listens.
+    #[arg(long, value_name = "ADDR", env = "WEBBASE_MGMT", default_value = "127.0.0.1:7701")]
+    mgmt: SocketAddr,
+    #[command(flatten)]
+    secret: Secret,
+}
+
+/// The shared secret.
+#[derive(clap::Args)]
+pub(crate) struct Secret {
+    /// A file with the repository's token, 64 hexadecimal digits.
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+}
+
+impl Secret {
+    pub(crate) fn read(&self) -> Result<Option<Token>> {
+        self.token_file.as_deref().map(read_token).transpose()
+    }
+}
+
+fn read_token(path: &Path) -> Result<Token> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    text.parse().with_context(|| format!("no token in {}", path.display()))
+}
+
+impl Repository {
+    pub(crate) async fn connect(&self) -> Result<Cluster> {
+        let mut settings = ClusterSettings::default();
+        settings.client = ClientSettings { token: self.secret.read()?, ..settings.client };
+        let connecting = Cluster::connect(self.mgmt, settings);
+        connecting.await.with_context(|| format!("no repository at {}", self.mgmt))
+    }
+}
+
+/// A node's name as `status` prints it.
+pub(crate) fn node_id(text: &str) -> Result<NodeId, String> {
+    let digits = text.len() == 16 && text.bytes().all(|b| b.is_ascii_hexdigit());
+    let id = digits.then(|| u64::from_str_radix(text, 16).ok()).flatten();
+    id.map(NodeId)
+        .ok_or_else(|| "a node is named by 16 hexadecimal digits, as `webbase status` prints them".into())
+}
+
+pub(crate) fn node_name(id: NodeId) -> String {
+    format!("{:016x}", id.0)
+}
+
+/// Says on stdout, in one line, that the service can be used: whoever started it waits for this.
+pub(crate) fn ready(address: SocketAddr) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "listening on {address}").and_then(|()| out.flush()).context("cannot write to stdout")
+}
+
+/// Waits until somebody wants the program to end.
+pub(crate) async fn told_to_stop() -> Result<()> {
+    let mut terminate = signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot wait for SIGINT")?;
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    Ok(())
+}
+
+/// A value given by a flag, in place of the default.
+pub(crate) fn set<T>(setting: &mut T, flag: Option<T>) {
+    if let Some(value) = flag {
+        *setting = value;
+    }
+}

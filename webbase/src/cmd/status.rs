@@ -1,0 +1,131 @@
+//! `webbase status`: how the repository stands.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+use webbase_node::plan::{NodeState, NodeStatus, Status as Standing};
+
+use super::{Repository, node_name};
+
+/// Show generations, the running cycle and the nodes.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  webbase status
+  webbase status --json --mgmt 127.0.0.1:7701")]
+pub(crate) struct Status {
+    /// As JSON, for programs.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    repository: Repository,
+}
+
+impl Status {
+    pub(crate) async fn run(self) -> Result<()> {
+        let standing = self.repository.connect().await?.status().await?;
+        let text = if self.json { format!("{:#}\n", as_json(&standing)) } else { as_text(&standing) };
+        std::io::stdout().lock().write_all(text.as_bytes()).context("cannot write to stdout")
+    }
+}
+
+fn state_name(state: NodeState) -> &'static str {
+    match state {
+        NodeState::Idle => "idle",
+        NodeState::Streaming => "streaming",
+        NodeState::Storing => "storing",
+        NodeState::Updating => "updating",
+        NodeState::Down => "down",
+    }
+}
+
+fn role_name(node: &NodeStatus) -> &'static str {
+    match (node.update, node.read) {
+        (true, true) => "both",
+        (true, false) => "update",
+        (false, true) => "read",
+        (false, false) => "none",
+    }
+}
+
+/// Names of nodes are hexadecimal, as everywhere for people; JSON's numbers could not hold them.
+fn as_json(standing: &Standing) -> Value {
+    let nodes: Vec<Value> = standing.nodes.iter().map(node_json).collect();
+    let cycle = standing.cycle.as_ref().map(|(number, phase)| json!({"number": number, "phase": phase}));
+    json!({
+        "serving": standing.serving,
+        "committed": standing.committed,
+        "kept": standing.kept,
+        "last_cycle": standing.last_cycle,
+        "cycle": cycle,
+        "plan_version": standing.plan_version,
+        "leases": standing.leases,
+        "nodes": nodes,
+    })
+}
+
+fn node_json(node: &NodeStatus) -> Value {
+    let figures = node.figures.map(|f| {
+        json!({
+            "capacity_bytes": f.store.capacity_bytes,
+            "used_bytes": f.store.used_bytes,
+            "live_bytes": f.store.live_bytes,
+            "pages": f.store.pages,
+            "adds": f.adds,
+            "streams": f.streams,
+            "lookups": f.lookups,
+            "lookups_answered": f.lookups_answered,
+        })
+    });
+    let progress = node.progress.map(|(phase, pages, bytes)| {
+        json!({"phase": format!("{phase:?}").to_lowercase(), "pages": pages, "bytes": bytes})
+    });
+    json!({
+        "id": node_name(node.id),
+        "address": node.address.map(|a| a.to_string()),
+        "role": role_name(node),
+        "state": state_name(node.state),
+        "leaving": node.leaving,
+        "generation": node.generation,
+        "epoch": node.epoch,
+        "progress": progress,
+        "figures": figures,
+    })
+}
+
+fn as_text(standing: &Standing) -> String {
+    let cycle = match &standing.cycle {
+        Some((number, phase)) => format!("cycle {number} is {phase}"),
+        None => format!("no cycle runs, the last was {}", standing.last_cycle),
+    };
+    let Standing { serving, committed, kept, leases, .. } = standing;
+    let mut out = format!(
+        "generation {serving} is served, {committed} is committed, {kept:?} are kept for {leases} leases; {cycle}\n"
+    );
+    let mut row = |cells: [&str; 8]| {
+        let [node, address, role, state, generation, epoch, pages, bytes] = cells;
+        // Writing to a string does not fail.
+        let _ = writeln!(
+            out,
+            "{node:<16}  {address:<21}  {role:<6}  {state:<9}  {generation:>10}  {epoch:>5}  {pages:>12}  {bytes:>15}"
+        );
+    };
+    row(["node", "address", "role", "state", "generation", "epoch", "pages", "bytes"]);
+    let number = |n: Option<u64>| n.map_or_else(|| "-".to_owned(), |n| n.to_string());
+    for node in &standing.nodes {
+        let address = node.address.map_or_else(|| "-".to_owned(), |a| a.to_string());
+        let state = if node.leaving { "leaving" } else { state_name(node.state) };
+        row([
+            &node_name(node.id),
+            &address,
+            role_name(node),
+            state,
+            &number(node.generation),
+            &number(node.epoch),
+            &number(node.figures.map(|f| f.store.pages)),
+            &number(node.figures.map(|f| f.store.used_bytes)),
+        ]);
+    }
+    out
+}

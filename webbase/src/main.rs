@@ -1,0 +1,89 @@
+//! The program: a management server, nodes, and what one asks of a repository from a shell.
+//!
+//! Data goes to stdout, messages to stderr. Exit code 0 means that what was asked was done and is durable.
+
+mod cmd;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// A repository server for web pages.
+#[derive(Parser)]
+#[command(name = "webbase", version, after_help = EXAMPLES)]
+struct Program {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXAMPLES: &str = "Examples, a repository of one update node and one read node on this machine:
+  webbase mgmt --dir /srv/mgmt --listen 127.0.0.1:7701 --replicas 1
+  webbase node --dir /srv/u1 --mgmt 127.0.0.1:7701 --role update
+  webbase node --dir /srv/r1 --mgmt 127.0.0.1:7701 --role read --organization hash
+  webbase status
+  webbase cycle
+  webbase get http://example.org/";
+
+#[derive(Subcommand)]
+enum Command {
+    Mgmt(cmd::mgmt::Mgmt),
+    Node(cmd::node::Node),
+    Status(cmd::status::Status),
+    Cycle(cmd::cycle::Cycle),
+    Get(cmd::get::Get),
+    Stream(cmd::stream::Stream),
+    Drain(cmd::drain::Drain),
+    RemoveLost(cmd::remove_lost::RemoveLost),
+}
+
+fn main() -> ExitCode {
+    let program = Program::parse();
+    let run = async {
+        match program.command {
+            Command::Mgmt(command) => command.run().await,
+            Command::Node(command) => command.run().await,
+            Command::Status(command) => command.run().await,
+            Command::Cycle(command) => command.run().await,
+            Command::Get(command) => command.run().await,
+            Command::Stream(command) => command.run().await,
+            Command::Drain(command) => command.run().await,
+            Command::RemoveLost(command) => command.run().await,
+        }
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let outcome = match runtime {
+        Ok(runtime) => runtime.block_on(run),
+        Err(e) => Err(anyhow::Error::new(e).context("cannot start threads")),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("webbase: {e:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_commands_are_well_formed() {
+        Program::command().debug_assert();
+    }
+
+    #[test]
+    fn addresses_and_roles_are_checked() {
+        let parse = |line: &str| Program::try_parse_from(line.split_whitespace());
+        assert!(
+            parse("webbase node --dir d --mgmt 127.0.0.1:1 --role update --organization hashed-log").is_ok()
+        );
+        assert!(parse("webbase node --dir d --mgmt 127.0.0.1:1 --role reader").is_err());
+        assert!(parse("webbase node --dir d --mgmt nowhere --role read").is_err());
+        assert!(parse("webbase mgmt --dir d --range-bits 17").is_err());
+        assert!(parse("webbase drain 00000000000000ff").is_ok());
+        assert!(parse("webbase drain 12").is_err());
+    }
+}

@@ -1,0 +1,12 @@
+//! Whole repositories of real processes on ports and folders of their own: what is acknowledged is found again, byte by
+//! byte, whoever is killed, stopped, full, new or gone; readers see one generation, never a mix.
+//!
+//! One repository at a time (`Fleet` holds a lock): times are counted, and the machine is small. Every wait has a limit. What
+//! the processes say is in the panic's text.
+
+mod changes;
+mod deaths;
+mod fleet;
+mod truth;
+mod watch;
+mod works;
