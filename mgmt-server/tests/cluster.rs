@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 use webbase_mgmt_server::{ManagementServer, ServerOptions, Settings};
+use webbase_node::cycle::message::{Removal, SeenAgain};
 use webbase_node::plan::Status;
 use webbase_node::{Cluster, ClusterSettings, Host, HostOptions, Role};
 use webbase_storage::{Organization, Page};
@@ -252,4 +253,68 @@ async fn a_node_that_joins_takes_its_share_and_one_that_is_drained_leaves_nothin
     cluster.cycle(|_| {}).await.unwrap();
     check(&cluster, &pages).await;
     assert!(Path::new(&repository.folder("r3")).join("pages").exists());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pages_that_are_due_and_not_seen_again_go_and_stay_away() {
+    let names = ["u1", "u2", "r1", "r2"];
+    let repository = Repository::start(2, (Organization::Log, Organization::Hash), &names).await;
+    let cluster = repository.client().await;
+    repository.until(&cluster, "all nodes are there", |s| s.nodes.len() == 4).await;
+    let urls: Vec<String> = (0..40).map(|n| format!("http://short.example/{n}")).collect();
+    let page = |url, at_ms| Page {
+        url,
+        body: b"short-lived",
+        fetched_at_ms: at_ms,
+        lifetime_s: 10,
+        ..Page::default()
+    };
+    let batch: Vec<Page<'_>> = urls.iter().map(|url| page(url, 1000)).collect();
+    cluster.add(&batch).await.unwrap().all().unwrap();
+    let mut pages = Pages::new();
+    add(&cluster, &mut pages, 0..50, 1).await;
+    cluster.cycle(|_| {}).await.unwrap();
+    assert_eq!(cluster.due_list(10_999, 1000).await.unwrap(), []);
+    let due = cluster.due_list(11_000, 1000).await.unwrap();
+    assert_eq!(due.len(), urls.len());
+    // The crawler finds: ten unchanged, five it cannot reach, five with a new version; the others are gone.
+    let seen = |pages: &[Removal], lifetime_s| -> Vec<SeenAgain> {
+        pages.iter().map(|p| SeenAgain { key: p.key, at_ms: 20_000, lifetime_s }).collect()
+    };
+    cluster.seen(&seen(&due[..10], 10)).await.unwrap();
+    cluster.seen(&seen(&due[10..15], 86_400)).await.unwrap();
+    let fresh: Vec<&String> = urls
+        .iter()
+        .filter(|url| due[15..20].iter().any(|p| p.key == cluster.page_key(url).unwrap()))
+        .collect();
+    let batch: Vec<Page<'_>> = fresh.iter().map(|url| page(url, 21_000)).collect();
+    cluster.add(&batch).await.unwrap().all().unwrap();
+    cluster.cycle(|_| {}).await.unwrap();
+    cluster.cycle(|_| {}).await.unwrap();
+    for (n, page) in due.iter().enumerate() {
+        let found = cluster.lookup(page.key).await.unwrap().pages;
+        assert_eq!(found.is_some(), n < 20, "page {n} of the list");
+    }
+    check_stream_count(&cluster, pages.len() + 20).await;
+    // An old version that comes late does not bring a page back.
+    let gone: Vec<&String> =
+        urls.iter().filter(|url| due[20..].iter().any(|p| p.key == cluster.page_key(url).unwrap())).collect();
+    let batch: Vec<Page<'_>> = gone.iter().map(|url| page(url, 999)).collect();
+    cluster.add(&batch).await.unwrap().all().unwrap();
+    cluster.cycle(|_| {}).await.unwrap();
+    check_stream_count(&cluster, pages.len() + 20).await;
+    // What was seen again is due again when its new time is over.
+    let again = cluster.due_list(30_000, 1000).await.unwrap();
+    let keys = |pages: &[Removal]| pages.iter().map(|p| p.key).collect::<std::collections::BTreeSet<_>>();
+    assert_eq!(keys(&again), keys(&due[..10]));
+}
+
+async fn check_stream_count(cluster: &Cluster, expected: usize) {
+    let mut stream = cluster.stream().await.unwrap();
+    let mut count = 0;
+    while let Some(record) = stream.next().await {
+        record.unwrap();
+        count += 1;
+    }
+    assert_eq!(count, expected);
 }

@@ -25,11 +25,17 @@ impl Cluster {
             Err(e) if matches!(e.retry(), Retry::Safe | Retry::Repeats) => self.begun(&before, e).await?,
             Err(e) => return Err(e),
         };
+        let mut until = Instant::now() + self.inner.settings.add_limit;
         loop {
             let now = self.patiently(None).await?;
             progress(&now);
+            if now.cycle.is_some() {
+                until = Instant::now() + self.inner.settings.add_limit;
+            }
             let running = now.cycle.as_ref().is_some_and(|(number, _)| *number == cycle);
-            if !running && now.last_cycle >= cycle {
+            // Committed, but readers are sent there only when every range has a node that moved.
+            let moving = now.serving < now.committed && now.committed > before.committed;
+            if !running && now.last_cycle >= cycle && (!moving || Instant::now() >= until) {
                 self.inner.plans.newer_than(Instant::now()).await?;
                 if now.committed > before.committed {
                     return Ok(now.committed);
