@@ -164,7 +164,8 @@ impl Coordinator {
         })
     }
 
-    /// Nobody reachable has it: the node makes the next generation itself, as the others did, if all epochs are there.
+    /// Nobody reachable has it: the node makes the next generation itself, as the others did, if all epochs are there. With one
+    /// missing it would make another generation of the same number, so then it waits for a replica to return.
     fn make_again(&self, read: &ReadReport, owned: &RangeSet) -> Option<ToNode> {
         let commit = self.state.commits.iter().find(|c| c.base == read.current)?;
         let has =
@@ -174,15 +175,12 @@ impl Coordinator {
         }
         let there = |s: &webbase_node::cycle::message::EpochSource| {
             s.through < s.from
-                || !self.state.nodes.contains_key(&s.node)
                 || self.live(s.node).and_then(|v| v.update.as_ref()).is_some_and(|u| u.first_epoch <= s.from)
         };
         if !commit.sources.iter().all(there) {
             return None;
         }
-        // An update node that was removed as lost has nothing to give any more; its replicas have.
-        let sources =
-            commit.sources.iter().filter(|s| self.state.nodes.contains_key(&s.node)).copied().collect();
+        let sources = commit.sources.clone();
         Some(ToNode::CatchUp {
             generation: commit.generation,
             ticket: commit.ticket,

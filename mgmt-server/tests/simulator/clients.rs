@@ -19,6 +19,8 @@ pub struct Add {
     key: PageKey,
     version: Version,
     attempt: u32,
+    /// The stamp of each try.
+    stamps: Vec<u32>,
     planned: Vec<NodeId>,
     has: Vec<NodeId>,
     over: bool,
@@ -41,8 +43,8 @@ pub struct Reader {
 }
 
 pub fn key_of(n: u64) -> PageKey {
-    let mut rng = crate::rng::Rng::new(n + 77);
-    // Two pages in a hundred share a page id.
+    // One page in sixteen shares its page id with another.
+    let mut rng = crate::rng::Rng::new(if n % 16 == 1 { n - 1 } else { n } + 77);
     PageKey { id: PageId(rng.next()), tie: n }
 }
 
@@ -76,7 +78,8 @@ impl World {
             epoch: 0,
             digest: self.adds.len() as u64,
         };
-        let add = Add { key, version, attempt: 0, planned: vec![], has: vec![], over: false, ended_cycle: 0 };
+        let (stamps, planned, has) = (vec![], vec![], vec![]);
+        let add = Add { key, version, attempt: 0, stamps, planned, has, over: false, ended_cycle: 0 };
         self.adds.push(add);
         self.try_add(self.adds.len() - 1);
     }
@@ -97,6 +100,7 @@ impl World {
         add.ended_cycle = cycle;
         add.attempt += 1;
         add.has.clear();
+        add.stamps.push(plan.as_ref().map_or(0, |p| p.stamp as u32));
         let attempt = add.attempt;
         if attempt > ADD_TRIES {
             self.counts.refused += 1;
@@ -123,11 +127,9 @@ impl World {
 
     pub fn add_arrives(&mut self, index: usize, attempt: u32, id: NodeId) {
         let Some(add) = self.adds.get(index) else { return };
-        // A later try has stamped the page anew: what arrives late still bears its old stamp, a little older.
-        let (key, mut version) = (add.key, add.version);
-        if attempt != add.attempt {
-            version.epoch = version.epoch.saturating_sub(1);
-        }
+        // What arrives late bears the stamp of its own try.
+        let stamp = add.stamps.get(attempt as usize - 1).copied().unwrap_or(0);
+        let (key, version) = (add.key, Version { epoch: stamp, ..add.version });
         let Some(node) = self.nodes.get_mut(&id) else { return };
         let Some(machine) = node.machine.as_ref().and_then(|m| m.update()) else { return };
         let Ok(epoch) = machine.admit(u64::from(version.epoch)) else { return };
@@ -215,7 +217,11 @@ impl World {
             return;
         }
         let Some(range) = reader.ranges.last().copied() else { return self.reader_done(index) };
-        let nodes = reader.plan.ranges.get(range as usize).cloned().unwrap_or_default();
+        let mut nodes = reader.plan.ranges.get(range as usize).cloned().unwrap_or_default();
+        if self.rng.percent(10) {
+            // A client with a wrong plan: whoever does not have the generation has to refuse.
+            nodes = self.nodes.keys().copied().collect();
+        }
         let node = self.rng.pick(&nodes).copied();
         let answered = node.is_some_and(|node| self.read_some(index, node, range));
         let leased = self.readers.get(index).is_some_and(|r| r.lease.is_some());

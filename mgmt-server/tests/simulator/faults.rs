@@ -71,7 +71,7 @@ impl World {
     /// One disk may be lost when what is on it is elsewhere, too. What two disks at once cost is another question.
     fn may_lose(&self, id: NodeId) -> bool {
         let Some(node) = self.nodes.get(&id) else { return false };
-        if self.disk.nodes.get(&id).is_none() {
+        if !self.disk.nodes.contains_key(&id) {
             return false;
         }
         let others = || self.nodes.iter().filter(|(n, o)| **n != id && !o.lost).map(|(n, o)| (*n, o));
@@ -82,8 +82,10 @@ impl World {
         let mut every_range_stands = true;
         for range in 0..self.map.count() {
             let one = [range].into_iter().collect();
-            let stands =
-                others().any(|(_, o)| o.read.as_ref().is_some_and(|r| r.file.serves(committed, &one)));
+            let stands = others().any(|(n, o)| {
+                self.disk.placement.read.owners(range).contains(&n)
+                    && o.read.as_ref().is_some_and(|r| r.file.serves(committed, &one))
+            });
             every_range_stands &= stands;
             let again = commit.is_some_and(|c| {
                 let base = others().any(|(n, o)| {

@@ -38,7 +38,7 @@ pub enum Mutant {
 }
 
 impl Mutant {
-    pub const ALL: [(Mutant, &'static str); 16] = [
+    pub const ALL: [(Mutant, &'static str); 17] = [
         (Mutant::CommitBeforePersist, "commit_record_alone_decides"),
         (Mutant::SwitchWhenPrepared, "commit_record_alone_decides"),
         (Mutant::AnyTicketWillDo, "commit_record_alone_decides"),
@@ -47,6 +47,7 @@ impl Mutant {
         (Mutant::NoTombstonesInCopies, "replicas_agree"),
         (Mutant::ArrivalOfTheCopy, "stream_places_are_shared"),
         (Mutant::NoFencing, "fenced_nodes_serve_nothing_current"),
+        (Mutant::NoFencing, "one_generation_per_request"),
         (Mutant::NoReserve, "space_is_reserved_first"),
         (Mutant::NoRollBack, "replicas_agree"),
         (Mutant::AcknowledgeFirst, "adds_refused_not_dropped"),

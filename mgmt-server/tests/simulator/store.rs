@@ -80,7 +80,7 @@ impl UpdateDisk {
     pub fn apply(&mut self, intent: &Intent, half: bool) {
         match intent {
             Intent::Seal { cycle } => {
-                self.file.open_epoch += 1;
+                self.file.open_epoch += u64::from(!self.file.closed);
                 if !half {
                     self.file.sealed_cycle = *cycle;
                 }

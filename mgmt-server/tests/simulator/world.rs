@@ -651,7 +651,8 @@ impl World {
         let ticket_of = ticket.or_else(|| oracle.committed.get(&generation).copied());
         let Some(ticket_of) = ticket_of else { return };
         let expected = oracle.expected.get(&ticket_of).unwrap_or(&oracle.empty).restricted(self.map, ranges);
-        let mut checks = vec![rules::deleted_pages_stay_deleted(&content, &oracle.removed)];
+        let removed: Vec<_> = oracle.removed.iter().filter(|(_, c)| *c <= ticket_of.cycle).copied().collect();
+        let mut checks = vec![rules::deleted_pages_stay_deleted(&content, &removed)];
         if ticket.is_some() {
             let base = oracle.generation(generation - 1).restricted(self.map, ranges);
             let inside = |k: &PageKey| ranges.contains(self.map.range_of(*k));

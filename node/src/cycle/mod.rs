@@ -64,7 +64,8 @@ pub struct Pull {
 /// as it is then, not a copy of an earlier one: a [`Intent::Release`] runs beside the others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Intent {
-    /// Update: commit and close the open epoch, create the next, note the cycle. Durable at completion.
+    /// Update: commit and close the open epoch, create the next, note the cycle. Durable at completion. A closed node only
+    /// notes the cycle.
     Seal {
         /// For which cycle.
         cycle: u64,

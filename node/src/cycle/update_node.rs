@@ -113,7 +113,8 @@ impl UpdateNode {
         }
         match intent {
             Intent::Seal { cycle } => {
-                self.durable.open_epoch += 1;
+                // A closed node has nothing to seal: its last epoch stays the last, so that it can be emptied.
+                self.durable.open_epoch += u64::from(!self.durable.closed);
                 self.durable.sealed_cycle = cycle;
             }
             Intent::DropEpochs { through } => self.durable.first_epoch = through + 1,
