@@ -39,10 +39,16 @@ struct Inner {
 
 struct Link {
     client: Option<Client>,
-    idle: Vec<Control>,
+    idle: Vec<Line>,
     /// No try to connect before then.
     next_try: Instant,
     pause: Duration,
+}
+
+/// A call, and the connection it lives by.
+struct Line {
+    control: Control,
+    client: Client,
 }
 
 impl Link {
@@ -89,14 +95,14 @@ impl Management {
         let question: bytes::Bytes = message::encode(&ask).into();
         let mut pause = PAUSE_MIN;
         loop {
-            let mut control = self.call(patience).await?;
-            let (sent, answer) = match control.send(question.clone()).await {
-                Ok(()) => (true, answer(&mut control, limit).await),
+            let mut line = self.call(patience).await?;
+            let (sent, answer) = match line.control.send(question.clone()).await {
+                Ok(()) => (true, answer(&mut line.control, limit).await),
                 Err(e) => (false, Err(e)),
             };
             let failed = match answer {
                 Ok(told) => {
-                    self.put_back(control);
+                    self.put_back(line);
                     let peer = self.inner.address.to_string();
                     return match told {
                         Told::Refused(why) => Err(NodeError::Denied { peer, what, why }),
@@ -116,32 +122,36 @@ impl Management {
     }
 
     /// A call nobody uses, connecting if need be.
-    async fn call(&self, patience: Instant) -> Result<Control> {
+    async fn call(&self, patience: Instant) -> Result<Line> {
         let Inner { address, settings, link } = &*self.inner;
         let after_ms = settings.answer.as_millis() as u64;
-        let late = || NodeError::Timeout { peer: address.to_string(), after_ms };
+        let mut late = NodeError::Timeout { peer: address.to_string(), after_ms };
         loop {
-            let mut link = timeout_at(patience, link.lock()).await.map_err(|_| late())?;
+            let Ok(mut link) = timeout_at(patience, link.lock()).await else { return Err(late) };
             if let Some(client) = link.client.clone() {
                 if client.closed().is_none() {
-                    let used_before = link.idle.pop();
-                    let control = used_before.map_or_else(|| client.control(TOPIC), Ok);
-                    match control {
+                    while let Some(line) = link.idle.pop() {
+                        if line.client.closed().is_none() {
+                            return Ok(line);
+                        }
+                    }
+                    match client.control(TOPIC) {
                         // It is going down: the next one listens at the same address, soon.
                         Err(e) if e.retry() == Retry::Safe => {}
-                        control => return control,
+                        control => return control.map(|control| Line { control, client }),
                     }
                 }
                 link.forget();
             }
             if link.next_try >= patience {
-                return Err(late());
+                return Err(late);
             }
             sleep_until(link.next_try).await;
             match Client::connect(*address, settings.clone()).await {
                 Ok(client) => (link.client, link.pause) = (Some(client), PAUSE_MIN),
                 Err(e) if e.retry() == Retry::Useless || Instant::now() >= patience => return Err(e),
-                Err(_) => {
+                Err(e) => {
+                    late = e;
                     link.next_try = Instant::now() + link.pause;
                     link.pause = (link.pause * 2).min(PAUSE_MAX);
                 }
@@ -149,12 +159,11 @@ impl Management {
         }
     }
 
-    fn put_back(&self, control: Control) {
+    fn put_back(&self, line: Line) {
         // While somebody connects there is nothing worth keeping.
         let Ok(mut link) = self.inner.link.try_lock() else { return };
-        let alive = link.client.as_ref().is_some_and(|c| c.closed().is_none());
-        if alive && link.idle.len() < IDLE_MAX {
-            link.idle.push(control);
+        if line.client.closed().is_none() && link.client.is_some() && link.idle.len() < IDLE_MAX {
+            link.idle.push(line);
         }
     }
 
