@@ -35,6 +35,11 @@ impl Leases {
         self.period_ms
     }
 
+    /// How many are open.
+    pub fn count(&self) -> usize {
+        self.leases.len()
+    }
+
     /// A new lease; `None` if there are too many.
     pub(crate) fn open(&mut self, now_ms: u64, generation: u64) -> Option<u64> {
         if self.leases.len() >= LEASES_MAX {

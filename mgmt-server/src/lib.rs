@@ -2,19 +2,32 @@
 //!
 //! [`Coordinator`] is a machine: events in, actions out, no sockets, no disk, no clock. It decides on its durable
 //! [`State`] and on what nodes report; each decision is a new state, and nodes hear of it only when that is on disk.
+//! [`ManagementServer`] runs it behind a TCP port, with its state in a [`Database`]; [`Management`] is its client.
+//!
 //! `CYCLE.md` has the protocol; `tests/simulator` runs it, with the nodes' machines, through thousands of bad days.
 
+mod calls;
 mod commands;
 mod coordinator;
 mod cycle;
+mod database;
+mod error;
+mod hub;
 mod leases;
 mod membership;
 mod placement;
 mod plan;
+mod server;
 mod state;
+mod status;
 
 pub use coordinator::{Action, Answer, Command, Coordinator, Event, Mode, Refusal, Settings, View};
+pub use database::{Change, Database, Saved};
+pub use error::ServerError;
 pub use leases::{LEASES_MAX, Leases};
 pub use placement::{Holding, Placement, Side};
-pub use plan::{AddPlan, Lease, ReadPlan};
+pub use server::{ManagementServer, ServerOptions};
 pub use state::{CommitRecord, Cycle, CyclePhase, DuePage, NodeEntry, STATE_VERSION, State, UpdateEntry};
+pub use webbase_node::Management;
+pub use webbase_node::cycle::RangeMap;
+pub use webbase_node::plan::{AddPlan, Lease, ReadPlan};

@@ -1,42 +1,9 @@
 //! What clients are told: which nodes for which ranges. Pages never pass through the management server.
 
 use webbase_node::cycle::message::NodeId;
+use webbase_node::plan::{AddPlan, Lease, ReadPlan};
 
 use crate::coordinator::{Coordinator, Refusal};
-
-/// Where to add pages.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AddPlan {
-    /// The plan's version.
-    pub version: u64,
-    /// Stamped into the pages, and checked by update nodes.
-    pub stamp: u64,
-    /// For each range its update nodes without those declared down: a page is acknowledged when durable on all of
-    /// these. With none, adds are refused.
-    pub ranges: Vec<Vec<NodeId>>,
-}
-
-/// Where to read a generation.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ReadPlan {
-    /// The plan's version.
-    pub version: u64,
-    /// The generation, to be named in every request.
-    pub generation: u64,
-    /// For each range the nodes that have it, in that generation. With none, the range cannot be read now.
-    pub ranges: Vec<Vec<NodeId>>,
-}
-
-/// The right to go on reading a generation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lease {
-    /// Names it.
-    pub id: u64,
-    /// The generation.
-    pub generation: u64,
-    /// How long it lasts, counted from the moment the client asked.
-    pub period_ms: u64,
-}
 
 impl Coordinator {
     /// Where to add pages now.
