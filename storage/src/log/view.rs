@@ -195,7 +195,11 @@ impl View {
     }
 
     /// As `read`, verified, from what is in memory; `None` when a disk would have to be waited for.
-    pub(crate) fn read_warm(&self, key: PageKey, cache: Option<&RecordCache>) -> Option<Result<Option<Record>>> {
+    pub(crate) fn read_warm(
+        &self,
+        key: PageKey,
+        cache: Option<&RecordCache>,
+    ) -> Option<Result<Option<Record>>> {
         let mut result = Some(Ok(None));
         self.candidates(key.id, |part, position, ordinal| {
             let cached = cache.and_then(|cache| cache.get(ordinal)).map(Ok);
