@@ -123,19 +123,16 @@ impl Coordinator {
         let committed = self.state.committed;
         let wanted = holding.owned.union(&holding.target);
         let view = self.live(node)?;
-        let missing: RangeSet = wanted.iter().filter(|r| !view.has(committed, *r)).collect();
-        if missing.is_empty() {
+        if view.has_all(committed, &wanted) {
             return None;
         }
+        let missing = wanted.minus(&view.part(committed, &wanted));
         let ticket = self.state.committed_ticket();
         let sources: Vec<RangeSource> = self
             .views
             .iter()
             .filter(|(id, _)| **id != node && self.is_live(**id))
-            .map(|(id, v)| RangeSource {
-                node: *id,
-                ranges: missing.iter().filter(|r| v.has(committed, *r)).collect(),
-            })
+            .map(|(id, v)| RangeSource { node: *id, ranges: v.part(committed, &missing) })
             .filter(|s| !s.ranges.is_empty())
             .collect();
         let found = sources.iter().fold(RangeSet::new(), |all, s| all.union(&s.ranges));

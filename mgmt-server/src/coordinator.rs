@@ -12,6 +12,7 @@
 
 use std::collections::BTreeMap;
 
+use webbase_node::cycle::RangeSet;
 use webbase_node::cycle::message::{
     Failure, NodeId, ReadReport, Removal, SeenAgain, Ticket, ToManagement, ToNode, UpdateReport,
 };
@@ -217,13 +218,46 @@ pub struct View {
 }
 
 impl View {
+    /// What it can serve of a generation; everything, if that is 0, which is empty.
+    fn serves(&self, generation: u64) -> Option<Served<'_>> {
+        let read = self.read.as_ref().filter(|read| generation <= read.current)?;
+        match generation {
+            0 => Some(Served::All),
+            _ => read.kept.iter().find(|(g, _)| *g == generation).map(|(_, ranges)| Served::Only(ranges)),
+        }
+    }
+
+    /// Whether it can serve all of these ranges of this generation.
+    pub fn has_all(&self, generation: u64, ranges: &RangeSet) -> bool {
+        match self.serves(generation) {
+            None => ranges.is_empty(),
+            Some(Served::All) => true,
+            Some(Served::Only(kept)) => ranges.is_subset(kept),
+        }
+    }
+
+    /// Those of these ranges that it can serve in this generation.
+    pub fn part(&self, generation: u64, ranges: &RangeSet) -> RangeSet {
+        match self.serves(generation) {
+            None => RangeSet::new(),
+            Some(Served::All) => ranges.clone(),
+            Some(Served::Only(kept)) => ranges.intersection(kept),
+        }
+    }
+
     /// Whether it can serve this range of this generation.
     pub fn has(&self, generation: u64, range: u32) -> bool {
-        self.read.as_ref().is_some_and(|read| {
-            generation <= read.current
-                && (generation == 0 || read.kept.iter().any(|(g, r)| *g == generation && r.contains(range)))
-        })
+        match self.serves(generation) {
+            None => false,
+            Some(Served::All) => true,
+            Some(Served::Only(kept)) => kept.contains(range),
+        }
     }
+}
+
+enum Served<'a> {
+    All,
+    Only(&'a RangeSet),
 }
 
 pub(crate) struct Waiting {

@@ -5,9 +5,10 @@
 //!              └─────────┴── abort: as if it had not been ──┘ (not from Switching)
 //! ```
 
+use webbase_node::cycle::RangeSet;
 use webbase_node::cycle::message::{Changes, EpochSource, NodeId, Removal, Ticket};
 
-use crate::coordinator::{Action, Answer, Command, Coordinator, Decision, Mode, Refusal};
+use crate::coordinator::{Action, Answer, Command, Coordinator, Decision, Mode, Refusal, View};
 use crate::state::{CommitRecord, Cycle, CyclePhase, State};
 
 /// So many generations are kept beside the current one.
@@ -114,19 +115,24 @@ impl Coordinator {
         let prepared = |node: NodeId| {
             self.live(node).and_then(|v| v.read.as_ref()).is_some_and(|r| r.prepared == Some(ticket))
         };
-        let placement = &self.state.placement.read;
-        let ranges = 0..self.state.placement.map.count();
-        let every_range = ranges.clone().all(|range| placement.owners(range).iter().any(|n| prepared(*n)));
         let over = waited_ms >= self.settings.prepare_limit_ms;
-        let missing = self.holdings.keys().any(|n| self.takes_part(*n) && !prepared(*n));
-        match (every_range, missing && !over) {
-            (true, false) if self.state.kept.len() <= OLD_KEPT_MAX => {
-                let by = self.holdings.keys().copied().filter(|n| prepared(*n)).collect();
-                Some(self.committed(cycle, ticket, sources, by).into())
-            }
-            (false, _) if over => Some(self.aborted().into()),
-            _ => None,
+        if !over && self.holdings.keys().any(|n| !prepared(*n) && self.takes_part(*n)) {
+            return None;
         }
+        let owned = self.holdings.iter().filter(|(n, _)| prepared(**n)).map(|(_, h)| &h.owned);
+        let every_range = self.is_everything(owned);
+        if every_range && self.state.kept.len() <= OLD_KEPT_MAX {
+            let by = self.holdings.keys().copied().filter(|n| prepared(*n)).collect();
+            return Some(self.committed(cycle, ticket, sources, by).into());
+        }
+        (over && !every_range).then(|| self.aborted().into())
+    }
+
+    /// Whether these have every range.
+    fn is_everything<S: std::borrow::Borrow<RangeSet>>(&self, sets: impl Iterator<Item = S>) -> bool {
+        let mut all = RangeSet::new();
+        sets.for_each(|set| all.insert_all(set.borrow()));
+        all.len() == self.state.placement.map.count()
     }
 
     fn committed(&self, cycle: &Cycle, ticket: Ticket, sources: &[EpochSource], by: Vec<NodeId>) -> State {
@@ -180,35 +186,30 @@ impl Coordinator {
     }
 
     fn every_range_has(&self, generation: u64) -> bool {
-        let placement = &self.state.placement;
-        (0..placement.map.count()).all(|range| {
-            let owners = placement.read.owners(range);
-            owners.iter().any(|n| self.live(*n).is_some_and(|v| v.has(generation, range)))
-        })
+        let parts = self
+            .holdings
+            .iter()
+            .filter_map(|(node, holding)| Some(self.live(*node)?.part(generation, &holding.owned)));
+        self.is_everything(parts)
     }
 
     /// Epochs are free when every owner of every range stands at their generation or a later one, with the range.
     pub(crate) fn decide_confirmed(&self) -> Option<Decision> {
-        if self.state.commits.iter().all(|c| c.confirmed) {
-            return None;
-        }
-        let placement = &self.state.placement;
+        let first = self.state.commits.iter().filter(|c| !c.confirmed).map(|c| c.generation).min()?;
+        let owners = || self.holdings.iter().filter(|(_, holding)| !holding.owned.is_empty());
         let mut lowest = u64::MAX;
-        for range in 0..placement.map.count() {
-            let owners = placement.read.owners(range);
-            if owners.is_empty() {
+        for (owner, holding) in owners() {
+            let view = self.live(*owner)?;
+            let current = view.read.as_ref()?.current;
+            lowest = lowest.min(if view.has_all(current, &holding.owned) { current } else { 0 });
+            if lowest < first {
                 return None;
             }
-            for owner in owners {
-                let read = self.live(*owner)?.read.as_ref()?;
-                let has = read.current == 0 || self.live(*owner)?.has(read.current, range);
-                lowest = lowest.min(if has { read.current } else { 0 });
-            }
         }
-        let confirmed = |c: &CommitRecord| !c.confirmed && c.generation <= lowest;
-        if !self.state.commits.iter().any(confirmed) {
+        if !self.is_everything(owners().map(|(_, holding)| &holding.owned)) {
             return None;
         }
+        let confirmed = |c: &CommitRecord| !c.confirmed && c.generation <= lowest;
         let mut state = self.state.clone();
         for commit in state.commits.iter_mut().filter(|c| confirmed(c)) {
             commit.confirmed = true;
@@ -294,9 +295,11 @@ impl Coordinator {
         if unconfirmed >= self.settings.unconfirmed_max {
             return Some(format!("{unconfirmed} commits wait for replicas that are down"));
         }
-        let placement = &self.state.placement;
-        let without = (0..placement.map.count())
-            .find(|range| !placement.read.owners(*range).iter().any(|n| self.takes_part(*n)));
+        let mut found = RangeSet::new();
+        for (_, holding) in self.holdings.iter().filter(|(node, _)| self.takes_part(**node)) {
+            found.insert_all(&holding.owned);
+        }
+        let without = (0..self.state.placement.map.count()).find(|range| !found.contains(*range));
         without.map(|range| format!("range {range} has no replica at generation {}", self.state.committed))
     }
 
@@ -304,8 +307,10 @@ impl Coordinator {
     fn moving(&self) -> bool {
         let committed = self.state.committed;
         self.holdings.iter().any(|(node, holding)| {
-            let wanted = holding.owned.union(&holding.target);
-            self.live(*node).is_some_and(|view| !wanted.iter().all(|r| view.has(committed, r)))
+            let has = |view: &View| {
+                view.has_all(committed, &holding.owned) && view.has_all(committed, &holding.target)
+            };
+            self.live(*node).is_some_and(|view| !has(view))
         })
     }
 
@@ -314,8 +319,7 @@ impl Coordinator {
         let base = self.state.cycle.as_ref().map_or(self.state.committed, |c| c.base);
         let Some(holding) = self.holdings.get(&node).filter(|h| !h.owned.is_empty()) else { return false };
         self.live(node).is_some_and(|view| {
-            view.read.as_ref().is_some_and(|r| r.current == base)
-                && holding.owned.iter().all(|r| view.has(base, r))
+            view.read.as_ref().is_some_and(|r| r.current == base) && view.has_all(base, &holding.owned)
         })
     }
 }

@@ -74,12 +74,12 @@ impl Coordinator {
     }
 
     fn decide_settled(&self) -> Option<Decision> {
-        if self.state.placement.read.is_settled() {
+        let committed = self.state.committed;
+        let has = |node, range| self.live(node).is_some_and(|view| view.has(committed, range));
+        if !self.state.placement.read.has_arrived(has) {
             return None;
         }
         let mut placement = self.state.placement.clone();
-        let committed = self.state.committed;
-        let has = |node, range| self.live(node).is_some_and(|view| view.has(committed, range));
         placement.settle(has).then(|| {
             let plan_version = self.state.plan_version + 1;
             State { placement, plan_version, ..self.state.clone() }.into()
@@ -129,31 +129,53 @@ impl Coordinator {
                 && (view.read.is_some() || view.update.is_some())
         };
         let known = &self.state.nodes;
-        let (node, view) = self.views.iter().find(|(id, view)| !known.contains_key(id) && empty(view))?;
-        let mut state = self.state.clone();
-        let update = view.update.as_ref().map(|_| UpdateEntry {
-            included_through: 0,
-            passed_cycle: state.last_cycle,
-            free_through: 0,
-        });
-        let entry = NodeEntry { read: view.read.is_some(), update, down: false, leaving: false };
-        let replaced = self
-            .waiting
+        let new: Vec<(NodeId, bool, bool)> = self
+            .views
             .iter()
-            .position(|w| matches!(w.command, Command::Replace { new, .. } if new == *node));
-        let mut answers = Vec::new();
-        match replaced.map(|place| self.waiting.remove(place)) {
-            Some(crate::coordinator::Waiting { id, command: Command::Replace { old, .. }, .. }) => {
-                state.placement.replace(old, *node);
-                state.nodes.remove(&old);
-                state.removed.insert(old);
-                answers.push((id, Ok(Answer::Done)));
-            }
-            _ => state.placement.add(*node, entry.read, entry.update.is_some()),
+            .filter(|(id, view)| !known.contains_key(id) && empty(view))
+            .map(|(id, view)| (*id, view.read.is_some(), view.update.is_some()))
+            .collect();
+        if new.is_empty() {
+            return None;
         }
-        state.nodes.insert(*node, entry);
+        let mut state = self.state.clone();
+        let mut answers = Vec::new();
+        for (node, read, update) in new {
+            let passed_cycle = state.last_cycle;
+            let entry = UpdateEntry { included_through: 0, passed_cycle, free_through: 0 };
+            let entry = NodeEntry { read, update: update.then_some(entry), down: false, leaving: false };
+            match self.replacement(&state, node, &mut answers) {
+                Some(old) => {
+                    state.placement.replace(old, node);
+                    state.nodes.remove(&old);
+                    state.removed.insert(old);
+                }
+                None => state.placement.add(node, read, update),
+            }
+            state.nodes.insert(node, entry);
+        }
         state.plan_version += 1;
         Some(Decision { state, answers })
+    }
+
+    /// Whose places a new node takes, if an operator said so and it can be.
+    fn replacement(
+        &mut self,
+        state: &State,
+        new: NodeId,
+        answers: &mut Vec<(u64, Result<Answer, Refusal>)>,
+    ) -> Option<NodeId> {
+        let ours = |c: &Command| matches!(c, Command::Replace { new: n, .. } if *n == new);
+        let place = self.waiting.iter().position(|w| ours(&w.command))?;
+        let waiting = self.waiting.remove(place);
+        let Command::Replace { old, .. } = waiting.command else { return None };
+        let gone = !state.nodes.contains_key(&old);
+        let refusal =
+            if gone { Some(Refusal::UnknownNode { node: old }) } else { self.check(old, true, true).err() };
+        let answer = refusal.map_or(Ok(Answer::Done), Err);
+        let replaces = answer.is_ok();
+        answers.push((waiting.id, answer));
+        replaces.then_some(old)
     }
 
     fn decide_operator(&mut self, actions: &mut Vec<Action>) -> Option<Decision> {

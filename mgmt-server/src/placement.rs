@@ -138,6 +138,14 @@ impl Side {
         }
     }
 
+    /// Whether any range has arrived where it shall be.
+    pub(crate) fn has_arrived(&self, has: impl Fn(NodeId, u32) -> bool) -> bool {
+        let mut pairs = self.owners.iter().zip(&self.target).enumerate();
+        pairs.any(|(range, (owners, target))| {
+            owners != target && !target.is_empty() && target.iter().all(|n| has(*n, range as u32))
+        })
+    }
+
     fn settle(&mut self, mut has: impl FnMut(NodeId, u32) -> bool) -> bool {
         let mut changed = false;
         for (range, (owners, target)) in self.owners.iter_mut().zip(&self.target).enumerate() {

@@ -252,6 +252,16 @@ async fn raw(server: &ManagementServer, topic: &str) -> (Client, Control) {
     (client, control)
 }
 
+async fn until_ended(control: &mut Control) {
+    loop {
+        match control.receive(Some(Duration::from_secs(5))).await {
+            Ok(Some(_)) => {}
+            Err(NodeError::Timeout { .. }) => panic!("the call goes on"),
+            _ => return,
+        }
+    }
+}
+
 #[tokio::test]
 async fn rubbish_ends_only_its_call() {
     let dir = tempfile::tempdir().unwrap();
@@ -266,7 +276,7 @@ async fn rubbish_ends_only_its_call() {
         assert!(bad.receive(limit).await.unwrap().is_none());
         let mut bad = one.control("node").unwrap();
         bad.send(rubbish.to_vec().into()).await.unwrap();
-        let says = message::decode(&bad.receive(limit).await.unwrap().unwrap()).unwrap();
+        let says: ManagementSays = message::decode(&bad.receive(limit).await.unwrap().unwrap()).unwrap();
         assert!(matches!(says, ManagementSays::Refused(_)), "{says:?}");
     }
     let mut unknown = one.control("weather").unwrap();
@@ -279,11 +289,11 @@ async fn rubbish_ends_only_its_call() {
         let says: ManagementSays = message::decode(&node.receive(limit).await.unwrap().unwrap()).unwrap();
         assert_eq!(says, ManagementSays::Welcome(server.repository()));
         node.send(second.into()).await.unwrap();
-        while let Ok(Some(_)) = node.receive(limit).await {}
+        until_ended(&mut node).await;
     }
     // The connection and its other call are as before.
     questions.send(message::encode(&webbase_node::plan::Ask::Repository).into()).await.unwrap();
-    let told = message::decode(&questions.receive(limit).await.unwrap().unwrap()).unwrap();
+    let told: Told = message::decode(&questions.receive(limit).await.unwrap().unwrap()).unwrap();
     assert_eq!(told, Told::Repository(server.repository()));
     server.shutdown().await.unwrap();
 }
@@ -303,8 +313,8 @@ async fn the_newer_connection_of_a_node_counts() {
     assert!(twin.receive(limit).await.unwrap().is_some());
     // The older call ends; its node opens a new one, which then ends the twin's.
     eventually!(nodes[3].with(|seen| seen.welcomes > welcomes));
-    eventually!(nodes[0].with(|seen| seen.addresses[3].1 == address_of(NodeId(4))));
-    while let Ok(Some(_)) = twin.receive(limit).await {}
+    until_ended(&mut twin).await;
+    assert_eq!(management.status().await.unwrap().nodes[3].address, Some(address_of(NodeId(4))));
     server.shutdown().await.unwrap();
 }
 

@@ -78,6 +78,14 @@ impl RangeSet {
         }
     }
 
+    /// Puts all of these in.
+    pub fn insert_all(&mut self, other: &RangeSet) {
+        if self.words.len() < other.words.len() {
+            self.words.resize(other.words.len(), 0);
+        }
+        self.words.iter_mut().zip(&other.words).for_each(|(w, o)| *w |= o);
+    }
+
     /// Whether the range is in.
     pub fn contains(&self, range: u32) -> bool {
         self.words.get((range / 64) as usize).is_some_and(|w| w & (1 << (range % 64)) != 0)
@@ -108,8 +116,11 @@ impl RangeSet {
 
     /// Those here that are not in `other`.
     pub fn minus(&self, other: &RangeSet) -> RangeSet {
-        let mut words: Vec<u64> =
-            self.words.iter().enumerate().map(|(i, w)| w & !other.words.get(i).unwrap_or(&0)).collect();
+        let words = self.words.iter().enumerate().map(|(i, w)| w & !other.words.get(i).unwrap_or(&0));
+        RangeSet::trimmed(words.collect())
+    }
+
+    fn trimmed(mut words: Vec<u64>) -> RangeSet {
         while words.last() == Some(&0) {
             words.pop();
         }
@@ -118,13 +129,18 @@ impl RangeSet {
 
     /// Those in both.
     pub fn intersection(&self, other: &RangeSet) -> RangeSet {
-        self.minus(&self.minus(other))
+        RangeSet::trimmed(self.words.iter().zip(&other.words).map(|(a, b)| a & b).collect())
     }
 
     /// The numbers, ascending.
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         self.words.iter().enumerate().flat_map(|(i, &w)| {
-            (0..64).filter(move |bit| w & (1 << bit) != 0).map(move |bit| i as u32 * 64 + bit)
+            let mut left = w;
+            std::iter::from_fn(move || {
+                let bit = (left != 0).then(|| left.trailing_zeros())?;
+                left &= left - 1;
+                Some(i as u32 * 64 + bit)
+            })
         })
     }
 }
@@ -149,6 +165,9 @@ mod tests {
         let b: RangeSet = [1, 2, 64].into_iter().collect();
         assert_eq!(a.iter().collect::<Vec<_>>(), [1, 64, 200]);
         assert_eq!(a.union(&b).len(), 4);
+        let mut both = b.clone();
+        both.insert_all(&a);
+        assert_eq!(both, a.union(&b));
         assert_eq!(a.minus(&b), [200].into_iter().collect());
         assert_eq!(a.minus(&a), RangeSet::new());
         assert_eq!(a.intersection(&b), [1, 64].into_iter().collect());
