@@ -21,8 +21,12 @@ async fn phase(cluster: &Cluster, cycle: u64, wanted: &str) -> String {
     while Instant::now() < end {
         if let Ok(status) = cluster.status().await {
             match &status.cycle {
-                Some((number, phase)) if *number == cycle && phase.starts_with(wanted) => return phase.clone(),
-                Some((number, phase)) if *number == cycle && phase.starts_with("switching") => return phase.clone(),
+                Some((number, phase)) if *number == cycle && phase.starts_with(wanted) => {
+                    return phase.clone();
+                }
+                Some((number, phase)) if *number == cycle && phase.starts_with("switching") => {
+                    return phase.clone();
+                }
                 None if status.last_cycle >= cycle => return "over".to_owned(),
                 _ => {}
             }
