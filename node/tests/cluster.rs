@@ -251,6 +251,8 @@ impl Management {
             read_limit: Duration::from_secs(5),
             add_limit: Duration::from_secs(10),
             queue_bytes: 32 << 10,
+            // A node's share must be much larger than what fits into windows and sockets.
+            compression: Compression::None,
             ..ClusterSettings::default()
         };
         settings.client.limits.credit_bytes = 512 << 10;

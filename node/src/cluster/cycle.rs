@@ -25,24 +25,33 @@ impl Cluster {
             Err(e) if matches!(e.retry(), Retry::Safe | Retry::Repeats) => self.begun(&before, e).await?,
             Err(e) => return Err(e),
         };
-        let mut until = Instant::now() + self.inner.settings.add_limit;
+        let mut ended_at = None;
         loop {
             let now = self.patiently(None).await?;
             progress(&now);
-            if now.cycle.is_some() {
-                until = Instant::now() + self.inner.settings.add_limit;
-            }
             let running = now.cycle.as_ref().is_some_and(|(number, _)| *number == cycle);
-            // Committed, but readers are sent there only when every range has a node that moved.
-            let moving = now.serving < now.committed && now.committed > before.committed;
-            if !running && now.last_cycle >= cycle && (!moving || Instant::now() >= until) {
-                self.inner.plans.newer_than(Instant::now()).await?;
-                if now.committed > before.committed {
+            if !running && now.last_cycle >= cycle {
+                let waited = ended_at.get_or_insert_with(Instant::now).elapsed();
+                let refuse = |why| {
+                    let peer = self.inner.management.address().to_string();
+                    Err(NodeError::Denied { peer, what: "bring the cycle to its end", why })
+                };
+                if now.committed <= before.committed {
+                    return refuse(format!("cycle {cycle} was aborted; its pages stay for the next one"));
+                }
+                if now.serving >= now.committed {
+                    // Whoever waited for it reads it from now on.
+                    if self.inner.plans.newer_than(Instant::now()).await.is_err() {
+                        self.inner.plans.forget();
+                    }
                     return Ok(now.committed);
                 }
-                let peer = self.inner.management.address().to_string();
-                let why = format!("cycle {cycle} was aborted; the pages stay for the next one");
-                return Err(NodeError::Denied { peer, what: "commit the cycle", why });
+                if waited >= self.inner.settings.add_limit {
+                    return refuse(format!(
+                        "generation {} is committed, but some ranges have no node that serves it yet",
+                        now.committed
+                    ));
+                }
             }
             tokio::time::sleep(LOOK).await;
         }

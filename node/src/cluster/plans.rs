@@ -57,6 +57,11 @@ impl Plans {
         }
     }
 
+    /// The plan is known to be old: the next one who reads waits for a new one.
+    pub(super) fn forget(&self) {
+        *self.current.write() = None;
+    }
+
     /// A plan asked for after this moment. Many who want one share the answer.
     pub(super) async fn newer_than(&self, moment: Instant) -> Result<Arc<ReadPlan>> {
         let _fetching = self.fetching.lock().await;

@@ -6,6 +6,7 @@ use std::io::Write as _;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 use webbase_node::plan::{NodeState, NodeStatus, Status as Standing};
+use webbase_storage::Stats;
 
 use super::{Repository, node_name};
 
@@ -67,11 +68,12 @@ fn as_json(standing: &Standing) -> Value {
 
 fn node_json(node: &NodeStatus) -> Value {
     let figures = node.figures.map(|f| {
+        let store = Stats::from(f.store);
         json!({
-            "capacity_bytes": f.store.capacity_bytes,
-            "used_bytes": f.store.used_bytes,
-            "live_bytes": f.store.live_bytes,
-            "pages": f.store.pages,
+            "capacity_bytes": store.capacity_bytes,
+            "used_bytes": store.used_bytes,
+            "live_bytes": store.live_bytes,
+            "pages": store.pages,
             "adds": f.adds,
             "streams": f.streams,
             "lookups": f.lookups,
@@ -116,6 +118,7 @@ fn as_text(standing: &Standing) -> String {
     for node in &standing.nodes {
         let address = node.address.map_or_else(|| "-".to_owned(), |a| a.to_string());
         let state = if node.leaving { "leaving" } else { state_name(node.state) };
+        let store = node.figures.map(|f| Stats::from(f.store));
         row([
             &node_name(node.id),
             &address,
@@ -123,8 +126,8 @@ fn as_text(standing: &Standing) -> String {
             state,
             &number(node.generation),
             &number(node.epoch),
-            &number(node.figures.map(|f| f.store.pages)),
-            &number(node.figures.map(|f| f.store.used_bytes)),
+            &number(store.as_ref().map(|s| s.pages)),
+            &number(store.as_ref().map(|s| s.used_bytes)),
         ]);
     }
     out
