@@ -2,6 +2,8 @@
 //! there after each cycle, in every pair of organizations; readers of the old generation go on; nodes that return, join or
 //! leave are brought in line by themselves. Kills of real processes are tested with the program.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "a test may panic")]
+
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;

@@ -4,6 +4,8 @@
 //! One repository at a time (`Fleet` holds a lock): times are counted, and the machine is small. Every wait has a limit. What
 //! the processes say is in the panic's text.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "a test may panic")]
+
 mod changes;
 mod deaths;
 mod fleet;
