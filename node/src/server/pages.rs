@@ -16,7 +16,7 @@ pub type Answer<T> = std::result::Result<T, Fault>;
 /// Pages as a server needs them. One store is [`StorePages`]; an update node puts several epochs behind it, a read node
 /// several generations. Methods block, but for the first four; a server calls the others on threads of its own.
 ///
-/// Every reading method is given the generation to read, 0 being the current one. One that is not there is answered with
+/// Every reading method is given the generation to read; a plain store has only 0. One that is not there is answered with
 /// [`Fault::generation`].
 pub trait Pages: Send + Sync + 'static {
     /// The key that names the pages.

@@ -108,7 +108,7 @@ pub enum StreamOrder {
     Id,
 }
 
-/// What a call asks for. Wherever there is a generation, 0 is the current one.
+/// What a call asks for. What generation numbers mean is the service's business: see `PROTOCOL.md`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Request {
     /// A sign of life from the service itself.
