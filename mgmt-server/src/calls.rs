@@ -10,7 +10,7 @@ use webbase_node::plan::{Ask, Told};
 use webbase_node::wire::message;
 use webbase_node::{Control, ControlReceiver, ControlSender};
 
-use crate::hub::{Input, Outbox};
+use crate::hub::{Input, Messages, Outbox};
 
 /// Until a node has introduced itself.
 const HELLO: Duration = Duration::from_secs(10);
@@ -52,7 +52,7 @@ async fn refuse(mut control: Control, why: &str) {
 }
 
 /// Sends what the hub says, until it gives up the call.
-async fn tell(mut sender: ControlSender, mut messages: crate::hub::Messages) {
+async fn tell(mut sender: ControlSender, mut messages: Messages) {
     while let Some(message) = messages.next().await {
         if sender.send(message).await.is_err() {
             return;

@@ -45,6 +45,7 @@ fn parse(kind: Kind, payload: &[u8]) {
         _ => {
             let _ = (message::decode::<ChunkHead>(payload), message::decode::<Missing>(payload));
             let _ = message::decode::<BatchAnswer>(payload);
+            control_messages(payload);
             let mut pages = payload;
             while take_page(&mut pages).is_ok() {}
             let mut records = Bytes::copy_from_slice(payload);
@@ -53,6 +54,19 @@ fn parse(kind: Kind, payload: &[u8]) {
             while take_unverified(&mut records).is_some() {}
         }
     }
+}
+
+/// What is said in control calls.
+fn control_messages(payload: &[u8]) {
+    use crate::link::{ManagementSays, NodeSays};
+    use crate::plan::{Ask, Told};
+    if let Ok(ask) = message::decode::<Ask>(payload) {
+        assert_eq!(message::decode(&message::encode(&ask)), Ok(ask));
+    }
+    if let Ok(says) = message::decode::<NodeSays>(payload) {
+        assert_eq!(message::decode(&message::encode(&says)), Ok(says));
+    }
+    let _ = (message::decode::<ManagementSays>(payload), message::decode::<Told>(payload));
 }
 
 #[cfg(test)]

@@ -17,21 +17,21 @@ use webbase_node::{Client, ClientSettings, Control};
 
 /// What a fake node has seen and has on its disk.
 #[derive(Default)]
-pub struct Seen {
-    pub disk: NodeDurable,
-    pub repository: Option<Repository>,
-    pub addresses: Addresses,
+pub(crate) struct Seen {
+    pub(crate) disk: NodeDurable,
+    pub(crate) repository: Option<Repository>,
+    pub(crate) addresses: Addresses,
     /// Calls that began with a welcome.
-    pub welcomes: u32,
-    pub refused: Option<String>,
-    pub dismissed: bool,
+    pub(crate) welcomes: u32,
+    pub(crate) refused: Option<String>,
+    pub(crate) dismissed: bool,
     /// Names of others that a command sent this node to and that it had no address of.
-    pub unknown_sources: Vec<NodeId>,
+    pub(crate) unknown_sources: Vec<NodeId>,
 }
 
-pub struct Fake {
-    pub id: NodeId,
-    pub seen: Arc<Mutex<Seen>>,
+pub(crate) struct Fake {
+    pub(crate) id: NodeId,
+    pub(crate) seen: Arc<Mutex<Seen>>,
     task: tokio::task::JoinHandle<()>,
 }
 
@@ -41,40 +41,40 @@ impl Drop for Fake {
     }
 }
 
-pub fn address_of(id: NodeId) -> SocketAddr {
+pub(crate) fn address_of(id: NodeId) -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], 1000 + id.0 as u16))
 }
 
 impl Fake {
-    pub fn update(id: u64, management: SocketAddr) -> Fake {
+    pub(crate) fn update(id: u64, management: SocketAddr) -> Fake {
         let disk = NodeDurable { update: Some(UpdateDurable::default()), ..NodeDurable::default() };
         Fake::start(id, management, Seen { disk, ..Seen::default() })
     }
 
-    pub fn read(id: u64, management: SocketAddr) -> Fake {
+    pub(crate) fn read(id: u64, management: SocketAddr) -> Fake {
         let disk = NodeDurable { read: Some(ReadDurable::default()), ..NodeDurable::default() };
         Fake::start(id, management, Seen { disk, ..Seen::default() })
     }
 
-    pub fn start(id: u64, management: SocketAddr, seen: Seen) -> Fake {
+    pub(crate) fn start(id: u64, management: SocketAddr, seen: Seen) -> Fake {
         let seen = Arc::new(Mutex::new(seen));
         let task = tokio::spawn(run(NodeId(id), management, seen.clone()));
         Fake { id: NodeId(id), seen, task }
     }
 
     /// The same node again, elsewhere or after a stop: what was in memory is lost.
-    pub fn restarted(self, management: SocketAddr) -> Fake {
+    pub(crate) fn restarted(self, management: SocketAddr) -> Fake {
         self.task.abort();
         let disk = self.with(|seen| seen.disk.clone());
         let repository = self.with(|seen| seen.repository);
         Fake::start(self.id.0, management, Seen { disk, repository, ..Seen::default() })
     }
 
-    pub fn with<T>(&self, look: impl FnOnce(&mut Seen) -> T) -> T {
+    pub(crate) fn with<T>(&self, look: impl FnOnce(&mut Seen) -> T) -> T {
         look(&mut self.seen.lock().unwrap())
     }
 
-    pub fn generation(&self) -> u64 {
+    pub(crate) fn generation(&self) -> u64 {
         self.with(|seen| seen.disk.read.as_ref().map_or(0, |r| r.current))
     }
 }
@@ -212,6 +212,6 @@ fn apply(seen: &mut Seen, intent: &Intent) -> Done {
 }
 
 /// A repository that is nobody's.
-pub fn another_repository() -> Repository {
+pub(crate) fn another_repository() -> Repository {
     Repository { key: [7; 32], map: RangeMap::new(4) }
 }

@@ -1,7 +1,7 @@
 //! The management server with real sockets and a real folder, and nodes that are the real machines on disks in memory:
 //! they register, cycles run, plans and leases are given out, and whatever is stopped goes on where it was.
 
-#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test")]
+#![expect(clippy::unwrap_used, reason = "a test")]
 
 mod fake;
 

@@ -10,8 +10,27 @@ const RANGE_BITS_MAX: u8 = 16;
 
 /// How a repository's id space is cut; fixed when it is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "ForeignMap")]
 pub struct RangeMap {
     bits: u8,
+}
+
+/// A map as it comes from elsewhere.
+#[derive(Deserialize)]
+#[serde(rename = "RangeMap")]
+struct ForeignMap {
+    bits: u8,
+}
+
+impl TryFrom<ForeignMap> for RangeMap {
+    type Error = String;
+
+    fn try_from(ForeignMap { bits }: ForeignMap) -> Result<Self, String> {
+        if bits > RANGE_BITS_MAX {
+            return Err(format!("2^{bits} ranges, there can be 2^{RANGE_BITS_MAX}"));
+        }
+        Ok(RangeMap { bits })
+    }
 }
 
 impl RangeMap {
@@ -48,9 +67,29 @@ impl RangeMap {
 
 /// A set of range numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "ForeignSet")]
 pub struct RangeSet {
     /// One bit a range; no zero words at the end, so that equal sets are equal.
     words: Vec<u64>,
+}
+
+/// A set as it comes from elsewhere.
+#[derive(Deserialize)]
+#[serde(rename = "RangeSet")]
+struct ForeignSet {
+    words: Vec<u64>,
+}
+
+impl TryFrom<ForeignSet> for RangeSet {
+    type Error = String;
+
+    fn try_from(ForeignSet { words }: ForeignSet) -> Result<Self, String> {
+        let max = (1 << RANGE_BITS_MAX) / 64;
+        if words.len() > max {
+            return Err(format!("a set of ranges with {} words, there can be {max}", words.len()));
+        }
+        Ok(RangeSet::trimmed(words))
+    }
 }
 
 impl RangeSet {
@@ -173,6 +212,18 @@ mod tests {
         assert_eq!(a.intersection(&b), [1, 64].into_iter().collect());
         assert!(a.intersection(&b).is_subset(&b) && !a.is_subset(&b));
         assert!(!a.contains(65) && a.contains(64) && !a.contains(100_000));
+    }
+
+    #[test]
+    fn foreign_sets_and_maps_are_checked() {
+        use crate::wire::message::{decode, encode};
+        let set: RangeSet = [3, 65_535].into_iter().collect();
+        assert_eq!(decode::<RangeSet>(&encode(&set)), Ok(set));
+        let map = RangeMap::new(16);
+        assert_eq!(decode::<RangeMap>(&encode(&map)), Ok(map));
+        assert_eq!(decode::<RangeSet>(&encode(&vec![2_u64, 0, 0])), Ok([1].into_iter().collect()));
+        assert!(decode::<RangeSet>(&encode(&vec![1_u64; 1025])).is_err());
+        assert!(decode::<RangeMap>(&encode(&17_u8)).is_err());
     }
 
     #[test]
