@@ -2,6 +2,8 @@
 //! replicas the same, reads go to others when a node fails or has another generation, a stream delivers each page exactly
 //! once whatever the nodes' organizations, and what cannot be done is named.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "a test may panic")]
+
 mod common;
 
 use std::collections::{BTreeMap, HashMap};

@@ -1,4 +1,6 @@
 //! A server on a port of the system's choosing, over a store in a folder of its own.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "a test may panic")]
 #![allow(dead_code, reason = "each test file uses its own part")]
 
 use std::net::SocketAddr;
