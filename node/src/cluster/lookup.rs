@@ -48,7 +48,7 @@ impl Cluster {
     /// When no node of its range answers within the limit.
     pub async fn lookup(&self, key: PageKey) -> Result<Found<Option<Record>>> {
         let range = self.inner.repository.range_of(key);
-        self.in_range(range, move |client, generation| async move { client.lookup(generation, key).await })
+        self.ask_range(range, move |client, generation| async move { client.lookup(generation, key).await })
             .await
     }
 
@@ -58,11 +58,11 @@ impl Cluster {
     /// When no node of its range answers within the limit.
     pub async fn lookup_id(&self, id: PageId) -> Result<Found<Vec<Record>>> {
         let range = self.inner.repository.range_of(PageKey { id, tie: 0 });
-        self.in_range(range, move |client, generation| async move { client.lookup_id(generation, id).await })
+        self.ask_range(range, move |client, generation| async move { client.lookup_id(generation, id).await })
             .await
     }
 
-    async fn in_range<T, F>(
+    async fn ask_range<T, F>(
         &self,
         range: u32,
         ask: impl Fn(Client, u64) -> F + Send + Sync,
