@@ -163,13 +163,18 @@ pub async fn run_cycle(cluster: &Cluster) -> CycleTimes {
                     None => phase.clone(),
                 };
                 if times.phases.iter().all(|(known, _)| *known != name) {
+                    if now_s > 5.0 {
+                        eprintln!("  {now_s:.1} s: {name}");
+                    }
                     times.phases.push((name, now_s));
                 }
             }
             _ if status.last_cycle >= cycle && status.cycle.is_none() => {
                 assert!(status.committed > before.committed, "cycle {cycle} was aborted");
-                times.over_s = now_s;
-                return times;
+                if status.serving > before.serving {
+                    times.over_s = now_s;
+                    return times;
+                }
             }
             _ => {}
         }

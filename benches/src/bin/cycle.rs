@@ -143,7 +143,9 @@ impl Repository {
         for n in (first..self.pages.len()).step_by(COMPARED) {
             let expected = self.page(n);
             let found = self.client.lookup(self.keys[n]).await.expect("an answer");
-            let record = found.pages.expect("a page");
+            let Some(record) = found.pages else {
+                panic!("page {n}, {}, is not there in generation {}", expected.url, found.generation);
+            };
             assert_eq!(record.get().version().fetched_at_ms, expected.fetched_at_ms, "{}", expected.url);
             let body = record.body(self.client.dictionaries()).expect("a body");
             assert!(body[..] == *expected.body, "{} has another body", expected.url);
