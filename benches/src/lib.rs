@@ -4,9 +4,11 @@
 //! This crate measures; it is not a library for others. A broken corpus or a failed engine panics.
 
 pub mod arguments;
+pub mod cluster;
 pub mod contestant;
 pub mod corpus;
 pub mod http_head;
+pub mod load;
 pub mod measure;
 pub mod ours;
 #[cfg(feature = "peers")]
