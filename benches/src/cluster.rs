@@ -65,8 +65,7 @@ impl TestCluster {
             let (role, name) = if update { (Role::Update, "update") } else { (Role::Read, "read") };
             let runtime = runtime(NODE_THREADS, name);
             let mut host = HostOptions::new(dir.join(format!("{name}-{n}")), local, server.address(), role);
-            host.organization =
-                if update { options.update_organization } else { options.read_organization };
+            host.organization = if update { options.update_organization } else { options.read_organization };
             host.storage.compression = options.compression;
             let host = runtime.block_on(Host::start(host)).expect("a node");
             hosts.push((Some(host), Some(runtime)));

@@ -63,7 +63,9 @@ fn main() {
         options.replicas,
         options.compression
     );
-    println!("- clients, nodes and the management server share this machine's cores and disk, in one process");
+    println!(
+        "- clients, nodes and the management server share this machine's cores and disk, in one process"
+    );
     let bench = Bench {
         options,
         dir,
