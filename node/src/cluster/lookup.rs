@@ -15,7 +15,7 @@ use crate::client::Client;
 use crate::cycle::message::NodeId;
 use crate::error::{NodeError, Result};
 use crate::plan::ReadPlan;
-use crate::wire::message::KEYS_MAX;
+use crate::wire::message::{Code, KEYS_MAX};
 
 /// Pauses between two rounds: the first, and the longest.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
@@ -211,12 +211,19 @@ struct Rounds<'a> {
     cluster: &'a Cluster,
     until: Instant,
     pause: Duration,
+    /// No round has failed because of an old plan yet: a new one is fetched at once.
+    first: bool,
+}
+
+/// Whether a node says that the plan does not hold: a new one helps, waiting does not.
+fn is_old_plan(e: &NodeError) -> bool {
+    matches!(e, NodeError::Refused { fault, .. } if matches!(fault.code, Code::Generation | Code::Plan))
 }
 
 impl<'a> Rounds<'a> {
     fn new(cluster: &'a Cluster) -> Rounds<'a> {
         let until = Instant::now() + cluster.inner.settings.read_limit;
-        Rounds { cluster, until, pause: PAUSE_MIN }
+        Rounds { cluster, until, pause: PAUSE_MIN, first: true }
     }
 
     /// A new plan for another round; the error when time is up.
@@ -224,8 +231,12 @@ impl<'a> Rounds<'a> {
         if Instant::now() + self.pause >= self.until {
             return Err(failed);
         }
-        tokio::time::sleep(self.pause).await;
-        self.pause = (self.pause * 2).min(PAUSE_MAX);
+        if self.first && is_old_plan(&failed) {
+            self.first = false;
+        } else {
+            tokio::time::sleep(self.pause).await;
+            self.pause = (self.pause * 2).min(PAUSE_MAX);
+        }
         let left = self.until - Instant::now().min(self.until);
         match timeout(left, self.cluster.inner.plans.newer_than(asked_at)).await {
             Ok(Ok(plan)) => Ok(plan),
