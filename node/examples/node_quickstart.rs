@@ -1,6 +1,6 @@
 //! The shortest useful program: a node on a port of the system's choosing, and a client that adds, looks up and streams.
 //!
-//! `cargo run -p webbase-node --example quickstart -- FOLDER`
+//! `cargo run -p webbase-node --example node_quickstart -- FOLDER`
 
 use webbase_node::{Client, ClientSettings, Server, Service, Settings, StreamRequest};
 use webbase_storage::{Options, Organization, Page, RepositoryKey, create, open};

@@ -1,6 +1,6 @@
 //! The shortest useful program: a management server on a port of the system's choosing, and what it says of itself.
 //!
-//! `cargo run -p webbase-mgmt-server --example quickstart -- FOLDER`
+//! `cargo run -p webbase-mgmt-server --example mgmt_quickstart -- FOLDER`
 
 use webbase_mgmt_server::{Management, ManagementServer, ServerOptions};
 use webbase_node::ClientSettings;
