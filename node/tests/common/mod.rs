@@ -25,8 +25,9 @@ pub(crate) struct Node {
     pub(crate) server: Server,
 }
 
+/// Without a cache of records: damage on disk shows in every lookup.
 pub(crate) fn options(compression: Compression) -> Options {
-    Options { compression, ..Options::default() }
+    Options { compression, cache_bytes: 0, ..Options::default() }
 }
 
 pub(crate) fn new_store(
