@@ -196,9 +196,8 @@ impl Host {
         self.running.abort();
         let disk = self.disk.clone();
         let closed = tokio::task::spawn_blocking(move || {
-            let update = disk.update.as_ref().map_or(Ok(()), |epochs| epochs.close());
-            // The read side is closed only when nothing is half prepared: its state is then that of a generation.
-            update.is_ok()
+            // The read side needs no closing: what it serves is kept generations, whose segments are sealed.
+            disk.update.as_ref().map_or(Ok(()), |epochs| epochs.close()).is_ok()
         });
         ended && closed.await.unwrap_or(false)
     }
