@@ -27,6 +27,7 @@
 //! # }
 //! ```
 
+mod background;
 mod client;
 mod cluster;
 mod control;

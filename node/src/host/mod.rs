@@ -37,6 +37,7 @@ use self::intents::Disk;
 use self::link::Heard;
 use self::pages::NodePages;
 use self::peers::Peers;
+use crate::background::Background;
 use crate::client::ClientSettings;
 use crate::cycle::message::{NodeId, ToNode};
 use crate::cycle::{
@@ -109,6 +110,7 @@ pub struct Host {
     server: Option<Server>,
     disk: Arc<Disk>,
     running: tokio::task::JoinHandle<()>,
+    _background: Arc<Background>,
 }
 
 fn now_ms() -> u64 {
@@ -163,6 +165,9 @@ impl Host {
         let (heard_in, heard) = mpsc::channel(QUEUE);
         tokio::spawn(link::keep(options.management, options.client, hello, to_send, heard_in));
         let (done_in, done) = mpsc::channel(QUEUE);
+        let background =
+            Background::start().map_err(|e| NodeError::io("start threads for", server.address(), e))?;
+        let background = Arc::new(background);
         let runner = Runner {
             machine,
             disk: disk.clone(),
@@ -172,9 +177,10 @@ impl Host {
             outgoing,
             done: done_in,
             cancels: HashMap::new(),
+            background: background.clone(),
         };
         let running = tokio::spawn(runner.run(heard, done, actions, options.heartbeat));
-        Ok(Host { id, server: Some(server), disk, running })
+        Ok(Host { id, server: Some(server), disk, running, _background: background })
     }
 
     /// Its name.
@@ -266,6 +272,8 @@ struct Runner {
     outgoing: mpsc::Sender<NodeSays>,
     done: mpsc::Sender<(IntentId, Done)>,
     cancels: HashMap<IntentId, Arc<AtomicBool>>,
+    /// Where intents are carried out: readers go first.
+    background: Arc<Background>,
 }
 
 impl Runner {
@@ -340,7 +348,7 @@ impl Runner {
         let cancel = Arc::new(AtomicBool::new(false));
         self.cancels.insert(id, cancel.clone());
         let (disk, done) = (self.disk.clone(), self.done.clone());
-        tokio::spawn(async move {
+        self.background.spawn(async move {
             let how = disk.carry_out(intent, cancel).await;
             let _ = done.send((id, how)).await; // a node that has stopped asks no more
         });

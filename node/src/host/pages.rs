@@ -183,6 +183,10 @@ impl Pages for NodePages {
         Ok(self.list(generation, from, ranges)?.into_iter().map(|entry| entry.key).collect())
     }
 
+    fn is_pulled(&self, generation: u64) -> bool {
+        generation & EPOCH != 0
+    }
+
     fn check_ranges(&self, generation: u64, ranges: &RangeSet) -> Answer<()> {
         self.snapshot(generation, Some(ranges)).map(|_| ())
     }

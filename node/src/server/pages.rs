@@ -70,6 +70,12 @@ pub trait Pages: Send + Sync + 'static {
         Ok(())
     }
 
+    /// Whether this is what nodes pull from, and no reader reads: then readers' requests go first.
+    fn is_pulled(&self, generation: u64) -> bool {
+        let _ = generation;
+        false
+    }
+
     /// Key, version and size of the pages of some ranges from a key on, in order.
     ///
     /// # Errors

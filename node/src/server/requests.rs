@@ -286,11 +286,12 @@ async fn lookup_many(
 ) -> std::result::Result<(), Stop> {
     let (_counted, _) = Counted::new(inner, |inner| &inner.counters.lookups);
     let p = pages.clone();
+    let lane = if pages.is_pulled(generation) { Lane::Pull } else { Lane::Short };
     let work = move || {
         let keys: Vec<PageKey> = keys.into_iter().map(PageKey::from).collect();
         p.lookup_many(generation, &keys)
     };
-    let found = inner.workers.run(Lane::Short, work).done().await??;
+    let found = inner.workers.run(lane, work).done().await??;
     let (mut records, mut missing) = (Vec::new(), Missing::default());
     for (n, found) in found.into_iter().enumerate() {
         match found {

@@ -1,5 +1,6 @@
-//! Threads for what blocks. Short work (a cold lookup, a chunk of a stream) and long work (a verification, a list of all
-//! keys) have threads of their own, so that no lookup waits behind a verification.
+//! Threads for what blocks. Short work (a cold lookup, a chunk of a stream), long work (a verification, a list of all
+//! keys) and what other nodes pull have threads of their own, so that no lookup waits behind a verification, nor a pull
+//! behind one. Those of the last two give way to readers' threads.
 //!
 //! A call has at most one piece of work under way, so the queues are bounded by the calls that connections may open.
 
@@ -10,15 +11,20 @@ use std::sync::Arc;
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::oneshot;
 
+use crate::background::lower_priority;
 use crate::wire::message::{Code, Fault};
+
+/// Threads for what other nodes pull: each reads many pages at once.
+const PULL_THREADS: usize = 2;
 
 type Work = Box<dyn FnOnce() + Send>;
 
-/// How long work takes.
+/// Whose threads do it.
 #[derive(Clone, Copy)]
 pub(crate) enum Lane {
     Short,
     Long,
+    Pull,
 }
 
 #[derive(Default)]
@@ -51,17 +57,26 @@ impl Queue {
 pub(crate) struct Workers {
     short: Arc<Queue>,
     long: Arc<Queue>,
+    pull: Arc<Queue>,
 }
 
 impl Workers {
     pub(crate) fn start(short: usize, long: usize) -> std::io::Result<Workers> {
-        let workers = Workers { short: Arc::default(), long: Arc::default() };
-        for (queue, count, name) in
-            [(&workers.short, short, "webbase-short"), (&workers.long, long, "webbase-long")]
-        {
+        let workers = Workers { short: Arc::default(), long: Arc::default(), pull: Arc::default() };
+        for (queue, count, name, gives_way) in [
+            (&workers.short, short, "webbase-short", false),
+            (&workers.long, long, "webbase-long", true),
+            (&workers.pull, PULL_THREADS, "webbase-pull", true),
+        ] {
             for _ in 0..count.max(1) {
                 let queue = queue.clone();
-                std::thread::Builder::new().name(name.into()).spawn(move || queue.serve())?;
+                let serve = move || {
+                    if gives_way {
+                        lower_priority();
+                    }
+                    queue.serve();
+                };
+                std::thread::Builder::new().name(name.into()).spawn(serve)?;
             }
         }
         Ok(workers)
@@ -77,6 +92,7 @@ impl Workers {
         let queue = match lane {
             Lane::Short => &self.short,
             Lane::Long => &self.long,
+            Lane::Pull => &self.pull,
         };
         let work = Box::new(move || {
             let _ = done.send(work()); // nobody waits for a cancelled call
@@ -89,7 +105,7 @@ impl Workers {
 
 impl Drop for Workers {
     fn drop(&mut self) {
-        for queue in [&self.short, &self.long] {
+        for queue in [&self.short, &self.long, &self.pull] {
             queue.work.lock().1 = true;
             queue.more.notify_all();
         }
