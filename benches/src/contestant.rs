@@ -75,9 +75,9 @@ pub struct Contestant {
 
 /// Everybody who competes: webbase's own stores first.
 pub fn all() -> Vec<Contestant> {
-    #[cfg_attr(not(feature = "peers"), expect(unused_mut, reason = "without peers webbase is alone"))]
+    #[cfg_attr(not(feature = "most-peers"), expect(unused_mut, reason = "without peers webbase is alone"))]
     let mut contestants = crate::ours::all();
-    #[cfg(feature = "peers")]
+    #[cfg(feature = "most-peers")]
     contestants.extend(crate::peers::all());
     contestants
 }

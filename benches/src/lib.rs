@@ -11,7 +11,7 @@ pub mod http_head;
 pub mod load;
 pub mod measure;
 pub mod ours;
-#[cfg(feature = "peers")]
+#[cfg(feature = "most-peers")]
 mod peers;
 pub mod raw;
 pub mod warc;

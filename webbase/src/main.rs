@@ -3,6 +3,7 @@
 //! Data goes to stdout, messages to stderr. Exit code 0 means that what was asked was done and is durable.
 
 mod cmd;
+mod keys;
 
 use std::process::ExitCode;
 
@@ -30,6 +31,7 @@ enum Command {
     Node(cmd::node::Node),
     Status(cmd::status::Status),
     Cycle(cmd::cycle::Cycle),
+    Keys(cmd::keys::Keys),
     Get(cmd::get::Get),
     Stream(cmd::stream::Stream),
     Drain(cmd::drain::Drain),
@@ -44,6 +46,7 @@ fn main() -> ExitCode {
             Command::Node(command) => command.run().await,
             Command::Status(command) => command.run().await,
             Command::Cycle(command) => command.run().await,
+            Command::Keys(command) => command.run().await,
             Command::Get(command) => command.run().await,
             Command::Stream(command) => command.run().await,
             Command::Drain(command) => command.run().await,

@@ -71,6 +71,8 @@ pub struct HostOptions {
     pub dir: PathBuf,
     /// Where it listens; with port 0 the system chooses.
     pub listen: SocketAddr,
+    /// Where others reach it, if not there.
+    pub advertise: Option<SocketAddr>,
     /// Where the management server listens.
     pub management: SocketAddr,
     /// Which pages it has. Fixed with the first start.
@@ -93,6 +95,7 @@ impl HostOptions {
         HostOptions {
             dir,
             listen,
+            advertise: None,
             management,
             role,
             organization: Organization::Log,
@@ -125,6 +128,7 @@ impl Host {
     /// When the folder is of something else or in use, a store is damaged, the address is not free, or the management
     /// server refuses the node.
     pub async fn start(options: HostOptions) -> Result<Host> {
+        check_addresses(&options)?;
         let dir = options.dir.clone();
         std::fs::create_dir_all(&dir).map_err(|e| NodeError::io("create", dir.display(), e))?;
         let mut file = match NodeFile::read(&dir)? {
@@ -156,7 +160,12 @@ impl Host {
         });
         let service = Service::default().with_pages(pages.clone());
         let server = Server::start(options.listen, service, options.server.clone()).await?;
-        hello.address = server.address();
+        // With a port of 0 the system has chosen one, which is not known before.
+        let mut reached = options.advertise.unwrap_or(server.address());
+        if reached.port() == 0 {
+            reached.set_port(server.address().port());
+        }
+        hello.address = reached;
         let id = file.id;
         let client = ClientSettings { repository: Some(key.fingerprint()), ..options.client.clone() };
         let peers = Arc::new(Peers::new(client));
@@ -213,6 +222,17 @@ impl Drop for Host {
     fn drop(&mut self) {
         self.running.abort();
     }
+}
+
+/// What would fail only later, or not at all: nobody could reach the node, or everybody.
+fn check_addresses(options: &HostOptions) -> Result<()> {
+    options.server.check_listen(options.listen)?;
+    if options.advertise.unwrap_or(options.listen).ip().is_unspecified() {
+        let what =
+            format!("{} is no address that others could reach: one has to be advertised", options.listen);
+        return Err(NodeError::Foreign { what });
+    }
+    Ok(())
 }
 
 fn new_file(options: &HostOptions) -> Result<NodeFile> {

@@ -83,6 +83,10 @@ impl Default for Settings {
 }
 
 impl Settings {
+    pub(crate) fn check_listen(&self, address: SocketAddr) -> Result<()> {
+        check_listen(address, self.token.is_some(), self.has_tls())
+    }
+
     fn has_tls(&self) -> bool {
         #[cfg(feature = "tls")]
         return self.tls.is_some();
@@ -197,7 +201,7 @@ impl Server {
     /// # Errors
     /// When the address is not free, or can be reached by strangers and is not protected.
     pub async fn start(address: SocketAddr, service: Service, settings: Settings) -> Result<Server> {
-        check_listen(address, settings.token.is_some(), settings.has_tls())?;
+        settings.check_listen(address)?;
         let credit = settings.limits.credit_bytes;
         if credit < CREDIT_BYTES_MIN {
             let (found, max) = (credit.into(), CREDIT_BYTES_MIN.into());

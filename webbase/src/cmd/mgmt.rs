@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use webbase_mgmt_server::{ManagementServer, ServerOptions};
 
-use super::{Secret, ready, set, told_to_stop};
+use super::{ready, set, told_to_stop};
+use crate::keys::Keys;
 
 /// Run the management server: it knows all nodes, and runs the cycles. Pages never pass through it.
 ///
@@ -28,7 +29,7 @@ pub(crate) struct Mgmt {
     #[arg(long, value_name = "B", default_value_t = 10, value_parser = clap::value_parser!(u8).range(0..=16))]
     range_bits: u8,
     #[command(flatten)]
-    secret: Secret,
+    keys: Keys,
     #[command(flatten)]
     times: Times,
 }
@@ -57,7 +58,7 @@ impl Mgmt {
         let mut options = ServerOptions::new(&self.dir, self.listen);
         options.replicas = self.replicas;
         options.range_bits = self.range_bits;
-        options.wire.token = self.secret.read()?;
+        self.keys.server(&mut options.wire)?;
         let settings = &mut options.settings;
         set(&mut settings.down_after_ms, self.times.down_after_ms);
         set(&mut settings.resend_ms, self.times.resend_ms);

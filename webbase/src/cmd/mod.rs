@@ -3,6 +3,7 @@
 pub(crate) mod cycle;
 pub(crate) mod drain;
 pub(crate) mod get;
+pub(crate) mod keys;
 pub(crate) mod mgmt;
 pub(crate) mod node;
 pub(crate) mod remove_lost;
@@ -11,12 +12,13 @@ pub(crate) mod stream;
 
 use std::io::Write;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use tokio::signal::unix::{SignalKind, signal};
 use webbase_node::cycle::message::NodeId;
-use webbase_node::{ClientSettings, Cluster, ClusterSettings, Token};
+use webbase_node::{Cluster, ClusterSettings};
+
+use crate::keys::Keys;
 
 /// Where a repository is.
 #[derive(clap::Args)]
@@ -25,32 +27,13 @@ pub(crate) struct Repository {
     #[arg(long, value_name = "ADDR", env = "WEBBASE_MGMT", default_value = "127.0.0.1:7701")]
     mgmt: SocketAddr,
     #[command(flatten)]
-    secret: Secret,
-}
-
-/// The shared secret.
-#[derive(clap::Args)]
-pub(crate) struct Secret {
-    /// A file with the repository's token, 64 hexadecimal digits.
-    #[arg(long, value_name = "FILE")]
-    token_file: Option<PathBuf>,
-}
-
-impl Secret {
-    pub(crate) fn read(&self) -> Result<Option<Token>> {
-        self.token_file.as_deref().map(read_token).transpose()
-    }
-}
-
-fn read_token(path: &Path) -> Result<Token> {
-    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    text.parse().with_context(|| format!("no token in {}", path.display()))
+    keys: Keys,
 }
 
 impl Repository {
     pub(crate) async fn connect(&self) -> Result<Cluster> {
         let mut settings = ClusterSettings::default();
-        settings.client = ClientSettings { token: self.secret.read()?, ..settings.client };
+        self.keys.client(&mut settings.client)?;
         let connecting = Cluster::connect(self.mgmt, settings);
         connecting.await.with_context(|| format!("no repository at {}", self.mgmt))
     }

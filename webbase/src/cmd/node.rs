@@ -8,7 +8,8 @@ use anyhow::{Context, Result, ensure};
 use webbase_node::{Host, HostOptions, Role};
 use webbase_storage::Organization;
 
-use super::{Secret, ready, set, told_to_stop};
+use super::{ready, set, told_to_stop};
+use crate::keys::Keys;
 
 /// How long requests under way may take when the node is told to end.
 const SHUTDOWN: Duration = Duration::from_secs(20);
@@ -28,6 +29,9 @@ pub(crate) struct Node {
     /// Where to listen; with port 0 the system chooses, anew at each start.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0")]
     listen: SocketAddr,
+    /// Where others reach it, if that is another address than the one it listens on (0.0.0.0, say).
+    #[arg(long, value_name = "ADDR")]
+    advertise: Option<SocketAddr>,
     /// Where the management server listens.
     #[arg(long, value_name = "ADDR", env = "WEBBASE_MGMT", default_value = "127.0.0.1:7701")]
     mgmt: SocketAddr,
@@ -41,7 +45,7 @@ pub(crate) struct Node {
     #[arg(long, value_name = "BYTES")]
     capacity: Option<u64>,
     #[command(flatten)]
-    secret: Secret,
+    keys: Keys,
     /// How often it gives a sign of life.
     #[arg(long, hide = true)]
     heartbeat_ms: Option<u64>,
@@ -65,8 +69,9 @@ impl Node {
         let mut options = HostOptions::new(self.dir, self.listen, self.mgmt, self.role);
         options.organization = self.organization;
         options.storage.capacity_bytes = self.capacity;
-        options.server.token = self.secret.read()?;
-        options.client.token = options.server.token.clone();
+        options.advertise = self.advertise;
+        self.keys.server(&mut options.server)?;
+        self.keys.client(&mut options.client)?;
         set(&mut options.heartbeat, self.heartbeat_ms.map(Duration::from_millis));
         set(&mut options.client.answer, self.answer_ms.map(Duration::from_millis));
         let stop = told_to_stop();

@@ -217,7 +217,7 @@ impl Fleet {
     /// Runs a client command.
     pub(crate) fn command(&self, args: &[&str]) -> Output {
         let management = self.management.to_string();
-        Command::new(PROGRAM).args(args).args(["--mgmt", &management]).output().unwrap()
+        program(&[args, &["--mgmt", &management]].concat())
     }
 
     pub(crate) async fn client(&self) -> Cluster {
@@ -267,6 +267,11 @@ impl Drop for Fleet {
             eprintln!("what the processes said:\n{}", self.errors());
         }
     }
+}
+
+/// Runs a command to its end.
+pub(crate) fn program(args: &[&str]) -> Output {
+    Command::new(PROGRAM).args(args).output().unwrap()
 }
 
 /// Looks at the status until it is as wanted.

@@ -9,6 +9,7 @@
 mod changes;
 mod deaths;
 mod fleet;
+mod protected;
 mod truth;
 mod watch;
 mod works;
