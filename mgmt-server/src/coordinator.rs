@@ -35,7 +35,7 @@ pub enum Mode {
 pub struct Settings {
     /// How pages get to readers.
     pub mode: Mode,
-    /// A node not heard of for so long is declared down.
+    /// A node not heard of for so long is declared down. A source that goes on failing for longer is left out of a cycle.
     pub down_after_ms: u64,
     /// What a report does not show as done is told again after this.
     pub resend_ms: u64,
@@ -49,8 +49,6 @@ pub struct Settings {
     pub switch_limit_ms: u64,
     /// A cycle waits so long, at most, for moves and for being possible.
     pub begin_limit_ms: u64,
-    /// A source that failed so often is left out.
-    pub source_failures_max: u32,
     /// A cycle has at most this many attempts.
     pub attempts_max: u32,
     /// So many commits may wait for replicas that are down; then a cycle is refused until those return or are removed.
@@ -72,7 +70,6 @@ impl Default for Settings {
             prepare_limit_ms: 24 * 3600 * 1000,
             switch_limit_ms: 60_000,
             begin_limit_ms: 600_000,
-            source_failures_max: 3,
             attempts_max: 8,
             unconfirmed_max: 64,
             changes_max: 1_000_000,
@@ -282,8 +279,8 @@ pub struct Coordinator {
     pub(crate) waiting: Vec<Waiting>,
     /// When the cycle's phase or attempt began, as far as this server knows.
     pub(crate) phase_ms: u64,
-    /// Failures of the running attempt.
-    pub(crate) source_failures: BTreeMap<NodeId, u32>,
+    /// When each source first and last failed in the running attempt.
+    pub(crate) source_failures: BTreeMap<NodeId, (u64, u64)>,
     pub(crate) no_space: Option<NodeId>,
     /// Each node's ranges, by the placement.
     pub(crate) holdings: BTreeMap<NodeId, Holding>,
@@ -397,7 +394,7 @@ impl Coordinator {
                 changed
             }
             ToManagement::PrepareFailed { ticket, why } => {
-                self.on_prepare_failed(from, ticket, &why);
+                self.on_prepare_failed(now_ms, from, ticket, &why);
                 true
             }
             ToManagement::CatchUpFailed { why, .. } => {
@@ -409,13 +406,15 @@ impl Coordinator {
         }
     }
 
-    fn on_prepare_failed(&mut self, from: NodeId, ticket: Ticket, why: &Failure) {
+    fn on_prepare_failed(&mut self, now_ms: u64, from: NodeId, ticket: Ticket, why: &Failure) {
         if self.state.ticket() != Some(ticket) {
             return;
         }
         match why {
             Failure::NoSpace { .. } => self.no_space = Some(from),
-            Failure::SourceFailed(source) => *self.source_failures.entry(*source).or_default() += 1,
+            Failure::SourceFailed(source) => {
+                self.source_failures.entry(*source).or_insert((now_ms, now_ms)).1 = now_ms;
+            }
             // The node tries again when told again, until the attempt's time is over.
             Failure::Disk(_) => {}
         }

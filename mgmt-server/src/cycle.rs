@@ -100,9 +100,10 @@ impl Coordinator {
             return Some(self.aborted().into());
         }
         let failed = |source: &EpochSource| {
-            let times = self.source_failures.get(&source.node).copied().unwrap_or(0);
+            let Some((first_ms, last_ms)) = self.source_failures.get(&source.node) else { return false };
             let down = self.state.nodes.get(&source.node).is_none_or(|n| n.down);
-            times > 0 && (down || times >= self.settings.source_failures_max)
+            // One that only restarts fails too, for a shorter time.
+            down || last_ms.saturating_sub(*first_ms) > self.settings.down_after_ms
         };
         if sources.iter().any(failed) {
             if attempt >= self.settings.attempts_max {
@@ -321,5 +322,78 @@ impl Coordinator {
         self.live(node).is_some_and(|view| {
             view.read.as_ref().is_some_and(|r| r.current == base) && view.has_all(base, &holding.owned)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use webbase_node::cycle::RangeMap;
+    use webbase_node::cycle::message::{Failure, ToManagement};
+
+    use super::*;
+    use crate::coordinator::{Event, Settings};
+    use crate::state::{NodeEntry, UpdateEntry};
+
+    const SOURCE: NodeId = NodeId(1);
+    const READER: NodeId = NodeId(2);
+
+    /// A server in the middle of preparing from one source.
+    fn preparing() -> Coordinator {
+        let mut state = State::new(RangeMap::new(1), 1);
+        let update = UpdateEntry { included_through: 0, passed_cycle: 0, free_through: 0 };
+        let node = |read, update| NodeEntry { read, update, down: false, leaving: false };
+        state.nodes.insert(SOURCE, node(false, Some(update)));
+        state.nodes.insert(READER, node(true, None));
+        let sources = vec![EpochSource { node: SOURCE, from: 1, through: 1 }];
+        let phase = CyclePhase::Preparing { attempt: 1, sources };
+        let (changes, placement_version) = (Changes::default(), state.placement.version);
+        state.cycle = Some(Cycle { cycle: 1, base: 0, target: 1, placement_version, changes, phase });
+        Coordinator::start(0, state, Settings::default())
+    }
+
+    /// The decision among these.
+    fn decided(actions: Vec<Action>) -> Option<(u64, State)> {
+        actions.into_iter().find_map(|action| match action {
+            Action::Persist(sequence, state) => Some((sequence, *state)),
+            _ => None,
+        })
+    }
+
+    /// What the server decides when these nodes report at `ms`, and the reader says that the source failed.
+    fn fails_at(server: &mut Coordinator, ms: u64, heard: &[NodeId]) -> Option<(u64, State)> {
+        let mut actions = Vec::new();
+        for node in heard {
+            let (update, read) = (None, None);
+            let report = ToManagement::Report { boot: 1, sequence: ms + 1, welcomed: true, update, read };
+            actions.extend(server.on(ms, Event::Message(*node, report)));
+        }
+        let (ticket, why) = (Ticket { cycle: 1, attempt: 1 }, Failure::SourceFailed(SOURCE));
+        actions.extend(server.on(ms, Event::Message(READER, ToManagement::PrepareFailed { ticket, why })));
+        decided(actions)
+    }
+
+    fn is_left_out(state: &State) -> bool {
+        let left_out = CyclePhase::Preparing { attempt: 2, sources: Vec::new() };
+        state.cycle.as_ref().is_some_and(|cycle| cycle.phase == left_out)
+    }
+
+    #[test]
+    fn a_source_is_left_out_for_failing_long_not_often() {
+        let mut server = preparing();
+        for ms in (0..=5000).step_by(100) {
+            assert_eq!(fails_at(&mut server, ms, &[SOURCE, READER]), None, "at {ms} ms it may be restarting");
+        }
+        let (_, state) = fails_at(&mut server, 5001, &[SOURCE, READER]).unwrap();
+        assert!(is_left_out(&state), "{state:?}");
+    }
+
+    #[test]
+    fn a_source_that_failed_is_left_out_as_soon_as_it_is_down() {
+        let mut server = preparing();
+        assert_eq!(fails_at(&mut server, 4900, &[READER]), None);
+        let (sequence, state) = decided(server.on(5001, Event::Tick)).unwrap();
+        assert!(state.nodes.get(&SOURCE).unwrap().down && !is_left_out(&state));
+        let (_, state) = decided(server.on(5002, Event::Persisted(sequence))).unwrap();
+        assert!(is_left_out(&state), "{state:?}");
     }
 }

@@ -134,6 +134,11 @@ impl Dictionaries {
         self.known.load().get(&digest).cloned()
     }
 
+    /// Whether a record that names this digest, or none, can be unpacked.
+    pub(crate) fn has(&self, digest: u64) -> bool {
+        digest == 0 || self.known.load().contains_key(&digest)
+    }
+
     /// All dictionaries, by digest.
     pub fn all(&self) -> Vec<Arc<Dictionary>> {
         self.known.load().values().cloned().collect()

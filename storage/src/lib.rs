@@ -34,6 +34,7 @@ mod bits;
 mod cache;
 mod catalog;
 mod codec;
+mod dictionary_files;
 pub mod disk;
 mod error;
 mod expiry;
@@ -127,12 +128,19 @@ pub fn create_on(
 pub fn open_on(disk: &Arc<dyn Disk>, dir: &Path, options: &Options) -> Result<Arc<dyn PageStore>> {
     let identity = Identity::read(&**disk, dir)?;
     let lock = lock(&**disk, dir)?;
-    let packer = Packer::open(disk.clone(), dir, identity.key, options)?;
+    let (packer, found) = Packer::open(disk.clone(), dir, identity.key, options)?;
     match identity.organization {
-        Organization::Log => Ok(Arc::new(LogStore::open(disk.clone(), dir, packer, options, lock)?)),
+        Organization::Log => Ok(Arc::new(LogStore::open(disk.clone(), dir, (packer, found), options, lock)?)),
         organization => {
             let unit = identity.unit_bytes;
-            Ok(Arc::new(RangeStore::open(disk.clone(), dir, (organization, unit), packer, options, lock)?))
+            Ok(Arc::new(RangeStore::open(
+                disk.clone(),
+                dir,
+                (organization, unit),
+                (packer, found),
+                options,
+                lock,
+            )?))
         }
     }
 }

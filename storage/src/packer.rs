@@ -9,12 +9,13 @@ use rayon::prelude::*;
 
 use crate::catalog::Row;
 use crate::codec::{self, Compression, Dictionaries, Dictionary};
-use crate::disk::{self, Disk};
+use crate::dictionary_files::{self, Needed};
+use crate::disk::Disk;
 use crate::error::{Result, StorageError};
 use crate::in_turn;
 use crate::page::{Page, PageKey, RepositoryKey};
 use crate::record::{self, Kind, RECORD_BYTES_MIN, Record, RecordRef};
-use crate::store::Options;
+use crate::store::{Damage, Options};
 
 /// Bytes of a dictionary, at most. Larger ones gain little and cost cache.
 const DICTIONARY_BYTES: usize = 64 << 10;
@@ -112,6 +113,14 @@ pub fn pack_page(
     Ok(Record::new_unverified(out.into())?)
 }
 
+/// The level dictionaries are made for.
+fn level(compression: Compression) -> i32 {
+    match compression {
+        Compression::Zstd(level) => level,
+        _ => 1,
+    }
+}
+
 /// Makes records of pages for one store.
 pub(crate) struct Packer {
     key: RepositoryKey,
@@ -120,50 +129,39 @@ pub(crate) struct Packer {
     disk: Arc<dyn Disk>,
     dir: PathBuf,
     dictionaries: Dictionaries,
+    /// Held while dictionary files are written.
+    files: Mutex<()>,
     current: ArcSwapOption<Dictionary>,
     samples: Mutex<Option<Vec<Vec<u8>>>>,
     spare: Mutex<Vec<Encoded>>,
 }
 
 impl Packer {
-    /// A packer for the store in `dir`, knowing the dictionaries there.
+    /// A packer for the store in `dir`, knowing the good dictionaries there, and the damage that was found in their files.
     pub(crate) fn open(
         disk: Arc<dyn Disk>,
         dir: &Path,
         key: RepositoryKey,
         options: &Options,
-    ) -> Result<Packer> {
-        let level = match options.compression {
-            Compression::Zstd(level) => level,
-            _ => 1,
-        };
+    ) -> Result<(Packer, Vec<Damage>)> {
         let dictionaries = Dictionaries::default();
-        let mut current = None;
-        for name in disk.list(dir).map_err(|e| StorageError::io("list", dir, e))? {
-            let Some(hex) = name.strip_prefix("dictionary-").filter(|h| h.len() == 16) else { continue };
-            let path = dir.join(&name);
-            let content = disk::read_file(&*disk, &path).map_err(|e| StorageError::io("read", &path, e))?;
-            let digest = Dictionary::digest_of(&content);
-            if format!("{digest:016x}") != hex {
-                return Err(StorageError::corrupt(&path, 0, format!("its digest is {digest:016x}")));
-            }
-            let dictionary = Arc::new(Dictionary::new(content, level));
-            dictionaries.insert(dictionary.clone());
-            current = Some(dictionary);
-        }
+        let found = dictionary_files::load(&*disk, dir, level(options.compression), &dictionaries)?;
+        let current = dictionaries.all().pop();
         let zstd = matches!(options.compression, Compression::Zstd(_));
         let sampling = zstd && options.train_dictionary && current.is_none();
-        Ok(Packer {
+        let packer = Packer {
             key,
             compression: options.compression,
             page_bytes_max: options.page_bytes_max.min(u64::from(record::FIELD_BYTES_MAX)),
             disk,
             dir: dir.to_path_buf(),
             dictionaries,
+            files: Mutex::new(()),
             current: ArcSwapOption::new(current.filter(|_| zstd)),
             samples: Mutex::new(sampling.then(Vec::new)),
             spare: Mutex::new(Vec::new()),
-        })
+        };
+        Ok((packer, found))
     }
 
     pub(crate) fn repository_key(&self) -> &RepositoryKey {
@@ -181,13 +179,10 @@ impl Packer {
     /// Makes a dictionary durable, then known, then used for packing.
     pub(crate) fn add_dictionary(&self, content: &[u8]) -> Result<u64> {
         let digest = Dictionary::digest_of(content);
+        let _files = self.files.lock();
         if self.dictionaries.get(digest).is_none() {
-            disk::replace_file(&*self.disk, &self.dir.join(format!("dictionary-{digest:016x}")), content)?;
-            let level = match self.compression {
-                Compression::Zstd(level) => level,
-                _ => 1,
-            };
-            let dictionary = Arc::new(Dictionary::new(content.to_vec(), level));
+            dictionary_files::write(&*self.disk, &self.dir, digest, content)?;
+            let dictionary = Arc::new(Dictionary::new(content.to_vec(), level(self.compression)));
             self.dictionaries.insert(dictionary.clone());
             if matches!(self.compression, Compression::Zstd(_)) {
                 self.current.store(Some(dictionary));
@@ -195,6 +190,18 @@ impl Packer {
             }
         }
         Ok(digest)
+    }
+
+    /// The damage of dictionary files, and the dictionaries that records need and nobody has.
+    pub(crate) fn verify_dictionaries(&self, needed: &Needed) -> Result<Vec<Damage>> {
+        let _files = self.files.lock();
+        dictionary_files::verify(&*self.disk, &self.dir, &self.dictionaries, needed)
+    }
+
+    /// Mends dictionary files as far as there is something to mend them from.
+    pub(crate) fn mend_dictionaries(&self, needed: &Needed) -> Result<()> {
+        let _files = self.files.lock();
+        dictionary_files::mend(&*self.disk, &self.dir, level(self.compression), &self.dictionaries, needed)
     }
 
     /// Encodes pages and hands their records to `stage`, in order, while later ones are still being encoded. Refuses all of them if one is

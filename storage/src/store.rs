@@ -334,7 +334,8 @@ pub trait PageStore: Send + Sync {
     /// The dictionaries its records need.
     fn dictionaries(&self) -> &Dictionaries;
 
-    /// Makes a dictionary known and durable, and returns its digest. Needed before records that use it.
+    /// Makes a dictionary known and durable, and returns its digest. Needed before records that use it. It also brings one
+    /// back that was lost, and with it the pages that need it.
     ///
     /// # Errors
     /// When it cannot be written.
@@ -375,7 +376,8 @@ pub trait PageStore: Send + Sync {
     /// The record of the page with this key.
     ///
     /// # Errors
-    /// When it is damaged or cannot be read.
+    /// When it is damaged or cannot be read. A record that is packed with a dictionary of which no good copy is left is
+    /// damage too, here and in every other reader: whoever got it could not unpack it.
     fn lookup(&self, key: PageKey, trust: Trust) -> Result<Option<Record>>;
 
     /// As `lookup`, for readers who want what is in the page: [`Record::head`] and [`Record::body`] of what is returned
@@ -448,7 +450,9 @@ pub trait PageStore: Send + Sync {
     /// When something cannot be read at all.
     fn verify(&self) -> Result<Verified>;
 
-    /// Drops what is damaged and keeps what is good; afterwards `verify` finds nothing. Returns what was dropped.
+    /// Drops what is damaged and keeps what is good; afterwards `verify` finds nothing. Returns what was dropped. Only pages
+    /// whose dictionary is lost are neither dropped nor good: they stay, and `verify` goes on to tell, until
+    /// `add_dictionary` brings it back or they are superseded or deleted.
     ///
     /// # Errors
     /// When the disk fails.

@@ -11,7 +11,8 @@ impl World {
         if !self.faulty() {
             return self.heal();
         }
-        let next = (self.now + self.rng.range(100, 1500)).min(FAULTS_MS);
+        let (soon, late) = if self.calm { (1500, 6000) } else { (100, 1500) };
+        let next = (self.now + self.rng.range(soon, late)).min(FAULTS_MS);
         self.at(next, Ev::Fault);
         let ids: Vec<NodeId> =
             self.nodes.iter().filter(|(_, n)| n.machine.is_some()).map(|(id, _)| *id).collect();
@@ -20,7 +21,7 @@ impl World {
             0..40 => {
                 self.note(|| format!("kill {}", id.0));
                 self.kill_node(id);
-                let long = self.rng.percent(25);
+                let long = self.rng.percent(if self.calm { 75 } else { 25 });
                 let ms = if long { self.rng.range(3000, 15_000) } else { self.rng.range(10, 2500) };
                 self.after(ms, Ev::StartNode(id));
             }
@@ -181,7 +182,19 @@ impl World {
         let content = self.oracle.generation(self.disk.committed);
         let pages: Vec<Removal> =
             content.pages.iter().map(|(k, e)| Removal { key: *k, bound: e.version }).collect();
-        let some: Vec<Removal> = (0..4).filter_map(|_| self.rng.pick(&pages).copied()).collect();
+        // The hard ones: an update node that is away has them in epochs that are still to come.
+        let away = || {
+            let away = self.nodes.iter().filter(|(_, n)| n.machine.is_none());
+            away.filter_map(|(id, n)| {
+                let included = self.disk.nodes.get(id)?.update.as_ref()?.included_through;
+                Some(n.update.as_ref()?.epochs.range(included + 1..).flat_map(|(_, pages)| pages))
+            })
+        };
+        let comes =
+            |r: &&Removal| away().flatten().any(|(key, version)| *key == r.key && *version <= r.bound);
+        let hard: Vec<Removal> = pages.iter().filter(comes).copied().collect();
+        let from = if hard.is_empty() { &pages } else { &hard };
+        let some: Vec<Removal> = (0..4).filter_map(|_| self.rng.pick(from).copied()).collect();
         if some.is_empty() {
             return;
         }

@@ -40,6 +40,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use mutants::Mutant;
 use world::{Counts, World};
 
+/// Seeds in which a mutant must be caught. Most are by one of the first ten; forgotten tombstones, which take an absence over
+/// several cycles, by about one in 140.
+const MUTANT_SEEDS: u64 = 3000;
+
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
@@ -110,8 +114,8 @@ fn every_mutant_is_caught() {
                 while let Some((mutant, invariant)) =
                     Mutant::ALL.get(next.fetch_add(1, Ordering::Relaxed) as usize)
                 {
-                    let caught =
-                        (0..400).find(|seed| run(*seed, Some(*mutant), Some(invariant), false).is_err());
+                    let caught = (0..MUTANT_SEEDS)
+                        .find(|seed| run(*seed, Some(*mutant), Some(invariant), false).is_err());
                     match caught {
                         Some(seed) => println!("{mutant:?}: {invariant} broken by seed {seed}"),
                         None => missed.lock().unwrap().push(format!("{mutant:?} does not break {invariant}")),

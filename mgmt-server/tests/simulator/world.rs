@@ -166,6 +166,8 @@ pub struct World {
     pub counts: Counts,
     pub violation: Option<Violation>,
     pub loss: u64,
+    /// Few faults, long absences: what it takes to go wrong over several cycles.
+    pub calm: bool,
 }
 
 impl World {
@@ -183,7 +185,7 @@ impl World {
             begin_limit_ms: 5000,
             ..Settings::default()
         };
-        let loss = rng.range(0, 12);
+        let (loss, calm) = (rng.range(0, 12), rng.percent(25));
         let mut world = World {
             rng,
             now: 0,
@@ -208,6 +210,7 @@ impl World {
             counts: Counts::default(),
             violation: None,
             loss,
+            calm,
         };
         world.start_mgmt();
         let (update, read, both) = (world.rng.range(1, 4), world.rng.range(1, 4), world.rng.range(0, 2));

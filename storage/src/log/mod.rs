@@ -8,7 +8,7 @@
 //!   dead-N           who is superseded or deleted, as of the checkpoint (manifest.rs)
 //!   deadlines-N      pages seen again without change (deadlines.rs)
 //!   generation-N     a kept generation (generations.rs)
-//!   dictionary-D     a zstd dictionary, named by its digest
+//!   dictionary-D     a zstd dictionary, named by its digest, and its copy (dictionary_files.rs)
 //! ```
 //!
 //! Adds, deletes and "seen again" are all records appended to the open segment, so one sync commits any mixture of
@@ -327,11 +327,16 @@ impl LogStore {
     }
 
     fn snapshot_of(&self, view: Arc<View>) -> LogSnapshot {
-        LogSnapshot { view, key: *self.packer.repository_key(), cache: self.cache.clone() }
+        LogSnapshot {
+            view,
+            key: *self.packer.repository_key(),
+            dictionaries: self.packer.dictionaries().clone(),
+            cache: self.cache.clone(),
+        }
     }
 
     fn how(&self, trust: Trust) -> How<'_> {
-        How { trust, cache: self.cache.as_deref(), unpack: None }
+        How { trust, cache: self.cache.as_deref(), dictionaries: self.packer.dictionaries(), unpack: false }
     }
 
     fn used_bytes(&self) -> u64 {
@@ -428,12 +433,12 @@ impl PageStore for LogStore {
     }
 
     fn lookup_unpacked(&self, key: PageKey, trust: Trust) -> Result<Option<Record>> {
-        let how = How { unpack: Some(self.packer.dictionaries()), ..self.how(trust) };
+        let how = How { unpack: true, ..self.how(trust) };
         self.view.load().read(key, how)
     }
 
     fn lookup_warm(&self, key: PageKey) -> Option<Result<Option<Record>>> {
-        self.view.load().read_warm(key, self.cache.as_deref())
+        self.view.load().read_warm(key, self.how(Trust::Verify))
     }
 
     fn lookup_id(&self, id: PageId, trust: Trust) -> Result<Vec<Record>> {
@@ -445,7 +450,7 @@ impl PageStore for LogStore {
     }
 
     fn stream(&self, spec: &StreamSpec) -> Result<Box<dyn PageStream>> {
-        snapshot::stream_of(self.view.load_full(), spec)
+        snapshot::stream_of(self.view.load_full(), self.packer.dictionaries(), spec)
     }
 
     fn merge(&self, sorted: &mut dyn Iterator<Item = Result<Record>>) -> Result<Added> {

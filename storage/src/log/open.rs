@@ -39,11 +39,10 @@ impl LogStore {
     pub(crate) fn open(
         disk: Arc<dyn Disk>,
         dir: &Path,
-        packer: Packer,
+        (packer, mut found): (Packer, Vec<Damage>),
         options: &Options,
         lock: Box<dyn DiskLock>,
     ) -> Result<LogStore> {
-        let mut found = Vec::new();
         let (manifest, mut rebuild) = match Manifest::read(&*disk, dir) {
             Ok(Some(manifest)) => (manifest, false),
             Ok(None) => (reconstruct(&*disk, dir)?, true),

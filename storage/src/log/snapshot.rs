@@ -6,22 +6,25 @@ use std::sync::Arc;
 use super::stream::{self, LogStream};
 use super::view::{How, View};
 use crate::cache::RecordCache;
+use crate::codec::Dictionaries;
 use crate::error::{Result, StorageError};
 use crate::page::{PageId, PageKey, RepositoryKey};
 use crate::record::{Kind, Record};
 use crate::snapshot::{Listed, Snapshot};
 use crate::store::{Cursor, Order, PageStream, StreamSpec, Trust};
 
-/// A view with the key that names its pages, and the store's cache: an ordinal never names a second record.
+/// A view with the key that names its pages, what they are packed with, and the store's cache: an ordinal never names a
+/// second record.
 pub(crate) struct LogSnapshot {
     pub(super) view: Arc<View>,
     pub(super) key: RepositoryKey,
+    pub(super) dictionaries: Dictionaries,
     pub(super) cache: Option<Arc<RecordCache>>,
 }
 
 impl LogSnapshot {
     fn how(&self, trust: Trust) -> How<'_> {
-        How { trust, cache: self.cache.as_deref(), unpack: None }
+        How { trust, cache: self.cache.as_deref(), dictionaries: &self.dictionaries, unpack: false }
     }
 }
 
@@ -115,7 +118,11 @@ impl View {
 }
 
 /// A stream of all living pages of a view.
-pub(crate) fn stream_of(view: Arc<View>, spec: &StreamSpec) -> Result<Box<dyn PageStream>> {
+pub(crate) fn stream_of(
+    view: Arc<View>,
+    dictionaries: &Dictionaries,
+    spec: &StreamSpec,
+) -> Result<Box<dyn PageStream>> {
     if spec.order == Order::Id {
         let hint = "stream in store order and sort, or keep the pages in a hash or hashed-log store";
         return Err(StorageError::NoSuchOrder { organization: "log", order: "id", hint });
@@ -128,7 +135,7 @@ pub(crate) fn stream_of(view: Arc<View>, spec: &StreamSpec) -> Result<Box<dyn Pa
             return Err(StorageError::BadCursor { what: "it is of a hash or hashed-log store".into() });
         }
     };
-    Ok(Box::new(LogStream::new(view, from, spec)))
+    Ok(Box::new(LogStream::new(view, dictionaries.clone(), from, spec)))
 }
 
 impl Snapshot for LogSnapshot {
@@ -141,7 +148,7 @@ impl Snapshot for LogSnapshot {
     }
 
     fn lookup_warm(&self, key: PageKey) -> Option<Result<Option<Record>>> {
-        self.view.read_warm(key, self.cache.as_deref())
+        self.view.read_warm(key, self.how(Trust::Verify))
     }
 
     fn lookup_id(&self, id: PageId, trust: Trust) -> Result<Vec<Record>> {
@@ -153,7 +160,7 @@ impl Snapshot for LogSnapshot {
     }
 
     fn stream(&self, spec: &StreamSpec) -> Result<Box<dyn PageStream>> {
-        stream_of(self.view.clone(), spec)
+        stream_of(self.view.clone(), &self.dictionaries, spec)
     }
 
     fn keys(&self) -> Result<Vec<PageKey>> {

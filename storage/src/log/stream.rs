@@ -6,6 +6,8 @@ use std::sync::Arc;
 use super::segment::Segment;
 use super::view::{How, View};
 use crate::bits::Bitmap;
+use crate::codec::Dictionaries;
+use crate::dictionary_files::readable;
 use crate::disk::{BatchRead, ReadAhead, Through, read_batch};
 use crate::error::{Result, StorageError};
 use crate::page::PageKey;
@@ -20,6 +22,7 @@ const PROBE_BYTES: u64 = 32 << 10;
 /// All living pages of a view, in order of their ordinals.
 pub(crate) struct LogStream {
     view: Arc<View>,
+    dictionaries: Dictionaries,
     trust: Trust,
     part: usize,
     /// The current part's segment and dead bitmap.
@@ -39,10 +42,16 @@ enum Source {
 }
 
 impl LogStream {
-    pub(crate) fn new(view: Arc<View>, from: u64, spec: &StreamSpec) -> LogStream {
+    pub(crate) fn new(
+        view: Arc<View>,
+        dictionaries: Dictionaries,
+        from: u64,
+        spec: &StreamSpec,
+    ) -> LogStream {
         let part = view.parts.partition_point(|p| p.end_ordinal <= from);
         let mut stream = LogStream {
             view,
+            dictionaries,
             trust: spec.trust,
             part,
             current: None,
@@ -115,11 +124,12 @@ impl LogStream {
             Source::Ahead(ahead) => ahead.get(place.clone()).ok(),
             Source::Map { .. } => segment.mapped(&place),
         };
-        Some(match bytes {
+        let record = match bytes {
             Some(bytes) => segment.record(bytes, place.start, self.trust),
             // The reader ahead met a failure; record by record the good ones are still found.
             None => segment.read(position, self.trust),
-        })
+        };
+        Some(record.and_then(|record| readable(record, &self.dictionaries, segment.path())))
     }
 }
 
@@ -174,9 +184,9 @@ pub(crate) fn lookup_many(view: &View, keys: &[PageKey], how: How<'_>) -> Vec<Re
             });
             match in_memory {
                 Some(record) if record.get().key() != key => return false,
-                Some(record) => warm = Some(record),
+                Some(record) if how.dictionaries.has(record.get().dictionary()) => warm = Some(record),
                 // Not in memory, or damaged: read below, and if need be by `View::read`.
-                None => wanted.push(Wanted { key: i, ordinal, segment: segment.clone(), place, keep }),
+                _ => wanted.push(Wanted { key: i, ordinal, segment: segment.clone(), place, keep }),
             }
             true
         });
@@ -196,7 +206,9 @@ pub(crate) fn lookup_many(view: &View, keys: &[PageKey], how: How<'_>) -> Vec<Re
         let (Some(key), Some(result)) = (keys.get(w.key), results.get_mut(w.key)) else { return };
         let record = bytes.ok().map(|b| w.segment.record(b.into(), w.place.start, Trust::Verify));
         *result = match record {
-            Some(Ok(record)) if record.get().key() == *key => {
+            Some(Ok(record))
+                if record.get().key() == *key && how.dictionaries.has(record.get().dictionary()) =>
+            {
                 if let Some(cache) = how.cache.filter(|_| w.keep) {
                     cache.insert(w.ordinal, record.clone());
                 }

@@ -10,6 +10,7 @@ use super::open;
 use super::segment::{self, SegmentHeader};
 use super::view::{Part, View};
 use crate::catalog::Row;
+use crate::dictionary_files::{Needed, count_needed};
 use crate::disk::{ReadAhead, Through};
 use crate::error::{Result, StorageError};
 use crate::record::{Kind, RecordRef};
@@ -17,10 +18,18 @@ use crate::store::{Damage, Organization, Verified};
 
 /// Checks every segment's header, catalog and records, and that the index finds every living page.
 pub(super) fn verify(store: &LogStore) -> Result<Verified> {
+    check(store).map(|(report, _)| report)
+}
+
+/// As `verify`; also which lost dictionaries are needed.
+fn check(store: &LogStore) -> Result<(Verified, Needed)> {
     let view = store.view.load_full();
     let mut report = Verified { damage: store.found.lock().clone(), ..Verified::default() };
+    let mut needed = Needed::new();
     for part in &view.parts {
-        verify_part(&view, part, &mut report)?;
+        verify_part(&view, part, &mut report, |record| {
+            count_needed(record, store.packer.dictionaries(), &mut needed);
+        })?;
     }
     for generation in &view.generations {
         verify_index(&view.of_generation(generation), &mut report)?;
@@ -32,14 +41,21 @@ pub(super) fn verify(store: &LogStore) -> Result<Verified> {
     for result in small.into_iter().chain(generations::verify(&*store.disk, &store.dir)) {
         note(&mut report, result)?;
     }
+    report.damage.extend(store.packer.verify_dictionaries(&needed)?);
     report
         .damage
         .sort_by(|a, b| (&a.path, a.offset, a.key.is_none()).cmp(&(&b.path, b.offset, b.key.is_none())));
     report.damage.dedup_by(|a, b| a.path == b.path && a.offset == b.offset);
-    Ok(report)
+    Ok((report, needed))
 }
 
-fn verify_part(view: &View, part: &Part, report: &mut Verified) -> Result<()> {
+/// Checks a segment, and hands `living` each good record that somebody can get.
+fn verify_part(
+    view: &View,
+    part: &Part,
+    report: &mut Verified,
+    mut living: impl FnMut(&RecordRef<'_>),
+) -> Result<()> {
     let segment = &part.segment;
     let header = SegmentHeader::read(&**segment.file()).map(|_| ());
     let catalog = if segment.is_open() { Ok(()) } else { segment::verify_catalog(&**segment.file()) };
@@ -66,7 +82,12 @@ fn verify_part(view: &View, part: &Part, report: &mut Verified) -> Result<()> {
         };
         let checked = bytes.and_then(|bytes| match RecordRef::parse(&bytes) {
             Ok(record) if Some(record.key()) != key => Err("record and catalog name different pages".into()),
-            Ok(_) => Ok(()),
+            Ok(record) => {
+                if !view.garbage(part).0.get(position) {
+                    living(&record);
+                }
+                Ok(())
+            }
             Err(e) => Err(e.to_string()),
         });
         report.checked_bytes += place.end - place.start;
@@ -119,9 +140,10 @@ fn note(report: &mut Verified, result: Result<()>) -> Result<()> {
     }
 }
 
-/// Rewrites each damaged segment without what is damaged. Damage outside segments was mended by opening the store.
+/// Rewrites each damaged segment without what is damaged. Damage outside segments was mended by opening the store, but for
+/// dictionaries that are lost: what needs them stays.
 pub(super) fn repair(store: &LogStore) -> Result<Verified> {
-    let report = verify(store)?;
+    let (report, needed) = check(store)?;
     let damaged: BTreeSet<_> = report.damage.iter().map(|d| d.path.clone()).collect();
     let open = store.view.load().parts.last().map(|p| p.segment.path().to_path_buf());
     if open.is_some_and(|path| damaged.contains(&path)) {
@@ -143,6 +165,7 @@ pub(super) fn repair(store: &LogStore) -> Result<Verified> {
         *store.deadlines.lock() = open::deadlines_in_log(&store.view.load())?;
     }
     crate::identity::rewrite(&*store.disk, &store.dir, store.packer.repository_key(), Organization::Log, 0)?;
+    store.packer.mend_dictionaries(&needed)?;
     let _writer = store.writer.lock();
     let mut view = View::clone(&store.view.load());
     view.runs.iter_mut().for_each(|run| run.file = None);

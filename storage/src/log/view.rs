@@ -10,6 +10,7 @@ use crate::bits::Bitmap;
 use crate::cache::RecordCache;
 use crate::catalog::Row;
 use crate::codec::Dictionaries;
+use crate::dictionary_files::readable;
 use crate::error::Result;
 use crate::index::Run;
 use crate::page::{PageId, PageKey};
@@ -80,40 +81,40 @@ pub(crate) struct Place {
 pub(crate) struct How<'a> {
     pub(crate) trust: Trust,
     pub(crate) cache: Option<&'a RecordCache>,
-    /// Unpack with these.
-    pub(crate) unpack: Option<&'a Dictionaries>,
+    /// What records may be packed with.
+    pub(crate) dictionaries: &'a Dictionaries,
+    /// Whether to unpack them.
+    pub(crate) unpack: bool,
 }
 
 impl How<'_> {
     /// The record at a position: from the cache, from the map, or from the disk.
     pub(crate) fn read(&self, part: &Part, position: usize, ordinal: u64) -> Result<Record> {
         // With nothing to verify and nothing to unpack, mapped bytes cost less than the cache.
-        let worth = self.trust == Trust::Verify || self.unpack.is_some();
+        let worth = self.trust == Trust::Verify || self.unpack;
         let Some(cache) = self.cache.filter(|_| worth) else {
-            return self.finish(part.segment.read(position, self.trust)?);
+            return self.finish(part.segment.read(position, self.trust)?, part);
         };
         if let Some(record) = cache.get(ordinal) {
-            if self.unpack.is_none() || record.is_unpacked() {
+            if !self.unpack || record.is_unpacked() {
                 return Ok(record);
             }
-            let record = self.finish(record)?;
+            let record = self.finish(record, part)?;
             cache.insert(ordinal, record.clone());
             return Ok(record);
         }
         let bytes = part.segment.place(position).map_or(0, |p| p.end - p.start);
         if !cache.wants(ordinal, bytes) {
-            return self.finish(part.segment.read(position, self.trust)?);
+            return self.finish(part.segment.read(position, self.trust)?, part);
         }
-        let record = self.finish(part.segment.read_owned(position)?)?;
+        let record = self.finish(part.segment.read_owned(position)?, part)?;
         cache.insert(ordinal, record.clone());
         Ok(record)
     }
 
-    fn finish(&self, record: Record) -> Result<Record> {
-        match self.unpack {
-            Some(dictionaries) => record.unpacked(dictionaries),
-            None => Ok(record),
-        }
+    fn finish(&self, record: Record, part: &Part) -> Result<Record> {
+        let record = readable(record, self.dictionaries, part.segment.path())?;
+        if self.unpack { record.unpacked(self.dictionaries) } else { Ok(record) }
     }
 }
 
@@ -195,17 +196,15 @@ impl View {
     }
 
     /// As `read`, verified, from what is in memory; `None` when a disk would have to be waited for.
-    pub(crate) fn read_warm(
-        &self,
-        key: PageKey,
-        cache: Option<&RecordCache>,
-    ) -> Option<Result<Option<Record>>> {
+    pub(crate) fn read_warm(&self, key: PageKey, how: How<'_>) -> Option<Result<Option<Record>>> {
         let mut result = Some(Ok(None));
         self.candidates(key.id, |part, position, ordinal| {
-            let cached = cache.and_then(|cache| cache.get(ordinal)).map(Ok);
+            let cached = how.cache.and_then(|cache| cache.get(ordinal)).map(Ok);
             match cached.or_else(|| part.segment.read_resident(position)) {
                 Some(Ok(record)) if record.get().key() != key => return false,
-                Some(Ok(record)) => result = Some(Ok(Some(record))),
+                Some(Ok(record)) if how.dictionaries.has(record.get().dictionary()) => {
+                    result = Some(Ok(Some(record)));
+                }
                 // Cold, or damaged: `read` finds out whose damage it is.
                 _ => result = None,
             }

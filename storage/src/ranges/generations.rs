@@ -258,7 +258,9 @@ pub(super) fn mend(store: &RangeStore, writer: &mut Writer) -> Result<()> {
         let view = View::new(generation.directory.clone(), Arc::default(), 0);
         let mut leaves = view.directory.iter().filter(|e| e.extent.slots > 0);
         let whole = leaves.try_fold(true, |whole, entry| {
-            Ok::<_, StorageError>(whole && upkeep::verify_leaf(store, &view, entry)?.1.is_empty())
+            Ok::<_, StorageError>(
+                whole && upkeep::verify_leaf(store, &view, entry, &mut |_| {})?.1.is_empty(),
+            )
         })?;
         if whole {
             let frame = directory::encode_whole(&generation.commit, &generation.directory);

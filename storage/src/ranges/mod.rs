@@ -8,7 +8,7 @@
 //!   journal-N      changes whose pages wait in the buffer (journal.rs)
 //!   generation-G   the directory of a kept generation (generations.rs)
 //!   rolled-back    leaves that do not count any more (generations.rs)
-//!   dictionary-D   a zstd dictionary, named by its digest
+//!   dictionary-D   a zstd dictionary, named by its digest, and its copy (dictionary_files.rs)
 //! ```
 //!
 //! 1. A leaf is never changed in place, only written to free slots or, a log, behind its filled part. A frame in the
@@ -388,7 +388,9 @@ impl PageStore for RangeStore {
 
     fn lookup(&self, key: PageKey, trust: Trust) -> Result<Option<Record>> {
         let found = self.item(key)?;
-        found.map(|item| snapshot::record(&self.slots, &self.view.load(), item, trust)).transpose()
+        let record =
+            |item| snapshot::record(&self.slots, &self.view.load(), self.packer.dictionaries(), item, trust);
+        found.map(record).transpose()
     }
 
     fn lookup_id(&self, id: PageId, trust: Trust) -> Result<Vec<Record>> {

@@ -26,11 +26,10 @@ impl RangeStore {
         disk: Arc<dyn Disk>,
         dir: &Path,
         (organization, unit_bytes): (Organization, u32),
-        packer: Packer,
+        (packer, mut found): (Packer, Vec<Damage>),
         options: &Options,
         lock: Box<dyn DiskLock>,
     ) -> Result<RangeStore> {
-        let mut found = Vec::new();
         let next = dir.join("directory.next");
         if disk.list(dir).map_err(|e| StorageError::io("list", dir, e))?.iter().any(|n| n == "directory.next")
         {

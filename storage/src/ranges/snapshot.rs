@@ -10,9 +10,11 @@ use super::flush::with_pending;
 use super::leaf::{self, LeafDamage};
 use super::pending::{Item, Pending};
 use super::slots::{Lease, Slots};
-use super::stream::RangeStream;
+use super::stream::{RangeStream, Wanted};
 use super::{RangeStore, View};
 use crate::catalog::Row;
+use crate::codec::Dictionaries;
+use crate::dictionary_files::readable;
 use crate::error::{Result, StorageError};
 use crate::page::{PageId, PageKey, RepositoryKey};
 use crate::record::{Record, RecordRef};
@@ -26,6 +28,7 @@ pub(crate) struct RangeSnapshot {
     pub(super) slots: Arc<Slots>,
     pub(super) is_hash: bool,
     pub(super) key: RepositoryKey,
+    pub(super) dictionaries: Dictionaries,
 }
 
 impl RangeStore {
@@ -43,7 +46,8 @@ impl RangeStore {
 
     pub(super) fn snapshot_of(&self, view: Arc<View>, lease: Arc<Lease>) -> RangeSnapshot {
         let (slots, is_hash) = (self.slots.clone(), self.is_hash());
-        RangeSnapshot { view, lease, slots, is_hash, key: *self.packer.repository_key() }
+        let (key, dictionaries) = (*self.packer.repository_key(), self.packer.dictionaries().clone());
+        RangeSnapshot { view, lease, slots, is_hash, key, dictionaries }
     }
 }
 
@@ -97,15 +101,22 @@ fn may_be_lost(slots: &Slots, entry: &Entry, damage: &LeafDamage) -> StorageErro
 }
 
 /// A record that was found, verified if asked.
-pub(super) fn record(slots: &Slots, view: &View, item: Item, trust: Trust) -> Result<Record> {
+pub(super) fn record(
+    slots: &Slots,
+    view: &View,
+    dictionaries: &Dictionaries,
+    item: Item,
+    trust: Trust,
+) -> Result<Record> {
     let result = match trust {
         Trust::Verify => Record::new(item.page.clone()),
         Trust::Disk => Record::new_unverified(item.page.clone()),
     };
-    result.map_err(|e| {
+    let record = result.map_err(|e| {
         let leaf = item.key().and_then(|key| view.directory.find(key.id.0));
         StorageError::corrupt(slots.path(), leaf.map_or(0, |(entry, _)| slots.offset(entry.extent)), e)
-    })
+    })?;
+    readable(record, dictionaries, slots.path())
 }
 
 /// By how many pages the buffer changes what is on disk. A page that cannot be read counts as none.
@@ -151,13 +162,13 @@ impl Snapshot for RangeSnapshot {
             Some(pending) => pending.resolve(disk),
             None => disk,
         };
-        item.map(|item| record(&self.slots, &self.view, item, trust)).transpose()
+        item.map(|item| record(&self.slots, &self.view, &self.dictionaries, item, trust)).transpose()
     }
 
     fn lookup_id(&self, id: PageId, trust: Trust) -> Result<Vec<Record>> {
         let from = Cursor::Key(PageKey { id, tie: 0 });
         let mut stream =
-            RangeStream::new(self, &StreamSpec { from, trust, ..StreamSpec::default() }, Some(id))?;
+            RangeStream::new(self, &StreamSpec { from, trust, ..StreamSpec::default() }, Wanted::Id(id))?;
         let mut found = Vec::new();
         while let Some(record) = stream.next() {
             let record = record?;
@@ -170,12 +181,15 @@ impl Snapshot for RangeSnapshot {
     }
 
     fn stream(&self, spec: &StreamSpec) -> Result<Box<dyn PageStream>> {
-        Ok(Box::new(RangeStream::new(self, spec, None)?))
+        Ok(Box::new(RangeStream::new(self, spec, Wanted::All)?))
     }
 
     fn keys(&self) -> Result<Vec<PageKey>> {
-        let mut stream =
-            RangeStream::new(self, &StreamSpec { trust: Trust::Disk, ..StreamSpec::default() }, None)?;
+        let mut stream = RangeStream::new(
+            self,
+            &StreamSpec { trust: Trust::Disk, ..StreamSpec::default() },
+            Wanted::Keys,
+        )?;
         let mut keys = Vec::new();
         while let Some(record) = stream.next() {
             keys.push(record?.get().key());

@@ -12,6 +12,8 @@ use super::flush::with_pending;
 use super::leaf;
 use super::slots::{Lease, Slots};
 use super::snapshot::RangeSnapshot;
+use crate::codec::Dictionaries;
+use crate::dictionary_files::readable;
 use crate::disk::{Buffers, DiskFile};
 use crate::error::{Result, StorageError};
 use crate::in_order::InOrder;
@@ -29,6 +31,17 @@ const GROUPS_AHEAD: usize = 4;
 /// A page as it is delivered; damage nobody can tell the page of has no key.
 type Found = (Option<PageKey>, Result<Record>);
 
+/// What is wanted of a stream.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Wanted {
+    /// All pages.
+    All,
+    /// The keys of all pages: whether they can be unpacked does not matter.
+    Keys,
+    /// The pages with this id, and what may hide them.
+    Id(PageId),
+}
+
 /// The pages of a view from a cursor on.
 pub(crate) struct RangeStream {
     groups: InOrder<Vec<Found>>,
@@ -39,8 +52,8 @@ pub(crate) struct RangeStream {
 }
 
 impl RangeStream {
-    /// A stream; with `only`, of the pages with this id, and of what may hide them.
-    pub(super) fn new(of: &RangeSnapshot, spec: &StreamSpec, only: Option<PageId>) -> Result<RangeStream> {
+    pub(super) fn new(of: &RangeSnapshot, spec: &StreamSpec, wanted: Wanted) -> Result<RangeStream> {
+        let only = if let Wanted::Id(id) = wanted { Some(id) } else { None };
         let (from, done) = match spec.from {
             Cursor::Start => (PageKey::MIN, false),
             Cursor::Key(key) => (key, false),
@@ -57,7 +70,8 @@ impl RangeStream {
         let file = slots.file().clone();
         let file = if direct { file.open_direct().unwrap_or(file) } else { file };
         let buffers = Buffers::new(GROUPS_AHEAD + 2);
-        let reader = Reader { slots, file, buffers, direct, map: only.is_none(), lease };
+        let dictionaries = (wanted != Wanted::Keys).then(|| of.dictionaries.clone());
+        let reader = Reader { slots, file, buffers, direct, map: only.is_none(), lease, dictionaries };
         let groups = reader.groups(&entries);
         let (trust, count) = (spec.trust, groups.len());
         let groups = InOrder::new(count, THREADS, GROUPS_AHEAD, move |number| {
@@ -125,6 +139,8 @@ struct Reader {
     /// Whether leaves are mapped rather than read, where they can be.
     map: bool,
     lease: Arc<Lease>,
+    /// What records must be unpacked with, if that matters.
+    dictionaries: Option<Dictionaries>,
 }
 
 /// A leaf's entry, last id and bytes.
@@ -224,7 +240,12 @@ impl Reader {
                 Trust::Verify => Record::new(item.page),
                 Trust::Disk => Record::new_unverified(item.page),
             };
-            (Some(key), record.map_err(|e| StorageError::corrupt(self.slots.path(), at, e)))
+            let record = record.map_err(|e| StorageError::corrupt(self.slots.path(), at, e));
+            let record = match &self.dictionaries {
+                Some(known) => record.and_then(|record| readable(record, known, self.slots.path())),
+                None => record,
+            };
+            (Some(key), record)
         }));
     }
 }

@@ -9,6 +9,7 @@ use super::leaf;
 use super::open;
 use super::pending::Item;
 use super::{RangeStore, View, Writer};
+use crate::dictionary_files::{Needed, count_needed};
 use crate::error::{Result, StorageError};
 use crate::expiry::Due;
 use crate::page::PageKey;
@@ -135,13 +136,22 @@ fn rewrite_group(
 
 /// Reads every leaf and checks every record.
 pub(super) fn verify(store: &RangeStore) -> Result<Verified> {
+    check(store).map(|(report, _)| report)
+}
+
+/// As `verify`; also which lost dictionaries are needed.
+fn check(store: &RangeStore) -> Result<(Verified, Needed)> {
+    let mut needed = Needed::new();
+    let mut living = |record: &RecordRef<'_>| {
+        count_needed(record, store.packer.dictionaries(), &mut needed);
+    };
     // A lease keeps the slots while they are read.
     let _writer = store.writer.lock();
     let view = store.view.load_full();
     let mut report = Verified { damage: store.found.lock().clone(), ..Verified::default() };
     for entry in view.directory.iter().filter(|e| e.extent.slots > 0) {
         report.checked_bytes += u64::from(entry.used);
-        let (records, damage) = verify_leaf(store, &view, entry)?;
+        let (records, damage) = verify_leaf(store, &view, entry, &mut living)?;
         report.good_records += records;
         report.damage.extend(damage);
     }
@@ -153,7 +163,7 @@ pub(super) fn verify(store: &RangeStore) -> Result<Verified> {
         for entry in old.directory.iter().filter(|e| e.extent.slots > 0) {
             if seen.insert((entry.extent, entry.used)) {
                 report.checked_bytes += u64::from(entry.used);
-                let (records, damage) = verify_leaf(store, &old, entry)?;
+                let (records, damage) = verify_leaf(store, &old, entry, &mut living)?;
                 report.good_records += records;
                 report.damage.extend(damage);
             }
@@ -175,19 +185,27 @@ pub(super) fn verify(store: &RangeStore) -> Result<Verified> {
     }
     for (key, pending) in view.buffered.iter() {
         let Some((_, bytes)) = &pending.page else { continue };
-        if RecordRef::parse(bytes).is_ok() {
+        if let Ok(record) = RecordRef::parse(bytes) {
+            living(&record);
             report.good_records += 1;
         } else {
             let what = "a page in the buffer is damaged: faulty memory?".into();
             report.damage.push(Damage { path: store.dir.clone(), offset: 0, what, key: Some(*key) });
         }
     }
+    report.damage.extend(store.packer.verify_dictionaries(&needed)?);
     report.damage.sort_by(|a, b| (&a.path, a.offset).cmp(&(&b.path, b.offset)));
     report.damage.dedup_by(|a, b| a.path == b.path && a.offset == b.offset);
-    Ok(report)
+    Ok((report, needed))
 }
 
-pub(super) fn verify_leaf(store: &RangeStore, view: &View, entry: &Entry) -> Result<(u64, Vec<Damage>)> {
+/// Checks a leaf: its good records, its damage. `living` gets each page somebody can get.
+pub(super) fn verify_leaf(
+    store: &RangeStore,
+    view: &View,
+    entry: &Entry,
+    living: &mut dyn FnMut(&RecordRef<'_>),
+) -> Result<(u64, Vec<Damage>)> {
     let offset = store.slots.offset(entry.extent);
     let path = store.slots.path().to_path_buf();
     let damage = |at: u64, what: String, key| Damage { path: path.clone(), offset: at, what, key };
@@ -199,6 +217,11 @@ pub(super) fn verify_leaf(store: &RangeStore, view: &View, entry: &Entry) -> Res
     let leaf = leaf::decode(&bytes, true);
     let mut all: Vec<Damage> =
         leaf.damage.iter().map(|d| damage(offset + d.offset as u64, d.what.clone(), d.key)).collect();
+    for (_, item) in &leaf.items {
+        if let Ok(record) = RecordRef::parse_unverified(&item.page) {
+            living(&record);
+        }
+    }
     let covers = |key: &PageKey| view.directory.find(key.id.0).is_some_and(|(e, _)| e.extent == entry.extent);
     for (key, _) in leaf.items.iter().filter(|(key, _)| !covers(key)) {
         all.push(damage(offset, "a page outside its leaf's range".into(), Some(*key)));
@@ -206,16 +229,16 @@ pub(super) fn verify_leaf(store: &RangeStore, view: &View, entry: &Entry) -> Res
     Ok((leaf.records, all))
 }
 
-/// Writes each damaged leaf anew with its good records. A kept generation with a damaged leaf is not kept any more: it is
+/// Writes each damaged leaf anew with its good records; what needs a lost dictionary stays. A kept generation with a damaged leaf is not kept any more: it is
 /// not what it was.
 pub(super) fn repair(store: &RangeStore) -> Result<Verified> {
-    let report = verify(store)?;
+    let (report, needed) = check(store)?;
     let mut writer = store.writer.lock();
     store.check_writable(&writer)?;
     let view = store.view.load_full();
     let mut sweep = Sweep::new(store, writer.commit.next_leaf);
     for entry in view.directory.iter().filter(|e| e.extent.slots > 0) {
-        if verify_leaf(store, &view, entry)?.1.is_empty() {
+        if verify_leaf(store, &view, entry, &mut |_| {})?.1.is_empty() {
             continue;
         }
         let last_id = view.directory.find(entry.first_id).map_or(u64::MAX, |(_, last)| last);
@@ -234,6 +257,7 @@ pub(super) fn repair(store: &RangeStore) -> Result<Verified> {
         let path = store.dir.join(name);
         store.disk.remove(&path).map_err(|e| StorageError::io("remove", &path, e))?;
     }
+    store.packer.mend_dictionaries(&needed)?;
     // The small files are written anew, whether they were damaged or not; the journal goes with the buffer.
     let unit_bytes = store.slots.slot_bytes() as u32;
     crate::identity::rewrite(

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use webbase_storage::disk::{Disk, SimDisk};
+use webbase_storage::disk::{Crash, Disk, SimDisk};
 use webbase_storage::{
     Added, Compression, Due, Kind, Listed, Options, Order, Organization, Page, PageId, PageKey, PageStore,
     Record, RepositoryKey, Result, Seen, Snapshot, StorageError, StreamSpec, Trust, create_on, deadline_ms,
@@ -64,6 +64,11 @@ pub(crate) fn created(organization: Organization, key: RepositoryKey, options: &
     let disk = SimDisk::new();
     create_on(&shared(&disk), dir(), organization, key, options).unwrap();
     disk.settled()
+}
+
+/// A second disk with the same files.
+pub(crate) fn copy(disk: &SimDisk) -> SimDisk {
+    disk.crashed(usize::MAX, 0, Crash::InOrder)
 }
 
 /// Opens the store on `disk`.
