@@ -17,6 +17,8 @@ mod link;
 mod pages;
 mod peers;
 mod pull;
+mod repair;
+mod scrub;
 mod tombstones;
 
 use std::collections::HashMap;
@@ -37,6 +39,7 @@ use self::intents::Disk;
 use self::link::Heard;
 use self::pages::NodePages;
 use self::peers::Peers;
+use self::repair::Repairs;
 use crate::client::ClientSettings;
 use crate::cycle::message::{NodeId, ToNode};
 use crate::cycle::{
@@ -48,6 +51,7 @@ use crate::plan::NodeFigures;
 use crate::server::{Pages, Server, Service, Settings};
 
 pub use self::epochs::EPOCH;
+pub use self::scrub::Scrub;
 
 /// Messages that may wait in either direction.
 const QUEUE: usize = 1024;
@@ -84,6 +88,8 @@ pub struct HostOptions {
     pub client: ClientSettings,
     /// A sign of life goes out so often.
     pub heartbeat: Duration,
+    /// How it looks for damage by itself.
+    pub scrub: Scrub,
 }
 
 impl HostOptions {
@@ -99,6 +105,7 @@ impl HostOptions {
             server: Settings::default(),
             client: ClientSettings::default(),
             heartbeat: Duration::from_secs(1),
+            scrub: Scrub::default(),
         }
     }
 }
@@ -109,6 +116,7 @@ pub struct Host {
     server: Option<Server>,
     disk: Arc<Disk>,
     running: tokio::task::JoinHandle<()>,
+    repairing: tokio::task::JoinHandle<()>,
 }
 
 fn now_ms() -> u64 {
@@ -145,7 +153,9 @@ impl Host {
         let heartbeat_ms = options.heartbeat.as_millis() as u64;
         let (machine, actions) = Node::start(now_ms(), durable, cycle::Settings { heartbeat_ms });
         let machine = Arc::new(Mutex::new(machine));
+        let (repairs, met) = Repairs::new(file.id, repository.map, update.clone(), read.clone());
         let pages = Arc::new(NodePages {
+            repairs: repairs.clone(),
             key,
             map: repository.map,
             update: update.clone(),
@@ -158,6 +168,7 @@ impl Host {
         let id = file.id;
         let client = ClientSettings { repository: Some(key.fingerprint()), ..options.client.clone() };
         let peers = Arc::new(Peers::new(client));
+        let repairing = tokio::spawn(repairs.clone().run(met, peers.clone(), options.scrub));
         let disk = Arc::new(Disk::new(dir, file, update, read, peers.clone()));
         let (outgoing, to_send) = mpsc::channel(QUEUE);
         let (heard_in, heard) = mpsc::channel(QUEUE);
@@ -168,13 +179,14 @@ impl Host {
             disk: disk.clone(),
             peers,
             pages,
+            repairs,
             load: server.watch_load(),
             outgoing,
             done: done_in,
             cancels: HashMap::new(),
         };
         let running = tokio::spawn(runner.run(heard, done, actions, options.heartbeat));
-        Ok(Host { id, server: Some(server), disk, running })
+        Ok(Host { id, server: Some(server), disk, running, repairing })
     }
 
     /// Its name.
@@ -194,6 +206,7 @@ impl Host {
             None => true,
         };
         self.running.abort();
+        self.repairing.abort();
         let disk = self.disk.clone();
         let closed = tokio::task::spawn_blocking(move || {
             // The read side needs no closing: what it serves is kept generations, whose segments are sealed.
@@ -206,6 +219,7 @@ impl Host {
 impl Drop for Host {
     fn drop(&mut self) {
         self.running.abort();
+        self.repairing.abort();
     }
 }
 
@@ -262,6 +276,7 @@ struct Runner {
     disk: Arc<Disk>,
     peers: Arc<Peers>,
     pages: Arc<NodePages>,
+    repairs: Arc<Repairs>,
     load: crate::server::LoadWatch,
     outgoing: mpsc::Sender<NodeSays>,
     done: mpsc::Sender<(IntentId, Done)>,
@@ -354,6 +369,8 @@ impl Runner {
             streams: load.streams,
             lookups: load.lookups,
             lookups_answered: load.lookups_answered,
+            damaged: self.repairs.found(),
+            repaired: self.repairs.repaired(),
         };
         drop(self.outgoing.try_send(NodeSays::Figures(figures)));
     }
