@@ -49,7 +49,7 @@ pub use client::{
 pub use cluster::{Adds, Cluster, ClusterSettings, ClusterStream, Found};
 pub use control::{Control, ControlReceiver, ControlSender, MESSAGE_BYTES_MAX};
 pub use error::{NodeError, Result, Retry};
-pub use host::{EPOCH, Host, HostOptions, Role};
+pub use host::{EPOCH, Host, HostOptions, Role, Scrub};
 pub use management::{LIST_MAX, Management};
 #[cfg(feature = "tls")]
 pub use security::{ClientTls, ServerTls};

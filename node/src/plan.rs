@@ -217,4 +217,8 @@ pub struct NodeFigures {
     pub lookups: u64,
     /// Lookups answered since its start.
     pub lookups_answered: u64,
+    /// Pages that it found damaged in its stores since its start.
+    pub damaged: u64,
+    /// Those of them that are whole again, with what another node has.
+    pub repaired: u64,
 }

@@ -121,19 +121,14 @@ struct Node {
     store: Arc<dyn PageStore>,
     generation: Arc<AtomicU64>,
     server: Option<Server>,
-    _folder: TempDir,
+    folder: TempDir,
 }
 
 impl Node {
     async fn start(id: u64, organization: Organization) -> Node {
         let (folder, store) = new_store(organization, Compression::None);
-        let mut node = Node {
-            id: NodeId(id),
-            store,
-            generation: Arc::new(AtomicU64::new(1)),
-            server: None,
-            _folder: folder,
-        };
+        let mut node =
+            Node { id: NodeId(id), store, generation: Arc::new(AtomicU64::new(1)), server: None, folder };
         node.serve().await;
         node
     }
@@ -150,6 +145,35 @@ impl Node {
     async fn kill(&mut self) {
         if let Some(server) = self.server.take() {
             server.shutdown(Duration::ZERO).await;
+        }
+    }
+
+    /// Writes over a piece of the record of each of these pages, wherever it lies.
+    fn damage(&self, pages: &[usize], piece: std::ops::Range<usize>) {
+        use std::os::unix::fs::FileExt;
+        let is_of_pages = |path: &std::path::Path| {
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            name.starts_with("segment-") || name == "slots"
+        };
+        let paths = std::fs::read_dir(self.folder.path()).unwrap().map(|entry| entry.unwrap().path());
+        let paths: Vec<_> = paths.filter(|path| is_of_pages(path)).collect();
+        for n in pages {
+            let record = self.store.lookup_url(&url(*n)).unwrap().unwrap().bytes().to_vec();
+            let mut hits = 0;
+            for path in &paths {
+                let content = std::fs::read(path).unwrap();
+                let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
+                // Records begin alike: only where they end is worth a look.
+                let tail = &record[record.len() - 8..];
+                for end in (8..=content.len()).filter(|end| content[end - 8..*end] == *tail) {
+                    let start = end - record.len();
+                    if content[start..end] == record[..] {
+                        file.write_all_at(&vec![0; piece.len()], (start + piece.start) as u64).unwrap();
+                        hits += 1;
+                    }
+                }
+            }
+            assert!(hits > 0, "page {n} is in no file");
         }
     }
 
@@ -531,4 +555,74 @@ async fn before_the_first_cycle_there_is_nothing() {
     assert!(matches!(cluster.lookup_many(&[key]).await.unwrap().pages[..], [Ok(None)]));
     let mut stream = cluster.stream().await.unwrap();
     assert!(stream.next().await.is_none());
+}
+
+/// The middle of a body: the node can tell which page it is.
+const BODY: std::ops::Range<usize> = 1000..1010;
+/// All that names the page, in stores that have it only there.
+const NAME: std::ops::Range<usize> = 0..80;
+
+/// Two nodes with the same pages, all in files.
+async fn two_nodes(first: Organization, second: Organization) -> (Management, Node, Node, Cluster) {
+    let management = Management::start().await;
+    let (a, b) = (Node::start(1, first).await, Node::start(2, second).await);
+    management.place(&[&a, &b]);
+    let cluster = management.client().await;
+    add(&cluster, 0..1000, 3000).await;
+    // A state that is kept has nothing in buffers.
+    a.store.keep_generation(1).unwrap();
+    b.store.keep_generation(1).unwrap();
+    (management, a, b, cluster)
+}
+
+/// Streams everything: how many pages came, each once and whole, and how many errors.
+async fn stream_all(cluster: &Cluster) -> (usize, usize) {
+    let mut stream = cluster.stream().await.unwrap();
+    let (mut seen, mut errors) = (HashMap::new(), 0);
+    while let Some(record) = stream.next().await {
+        let Ok(record) = record else {
+            errors += 1;
+            continue;
+        };
+        let n: usize = record.get().url().rsplit('/').next().unwrap().parse().unwrap();
+        assert_eq!(&record.body(cluster.dictionaries()).unwrap()[..], &body(n, 3000)[..]);
+        assert!(seen.insert(n, ()).is_none(), "page {n} came twice");
+    }
+    (seen.len(), errors)
+}
+
+#[tokio::test]
+async fn a_page_damaged_on_one_node_comes_from_the_other() {
+    use Organization::{Hash, HashedLog, Log};
+    for (first, second) in [(Log, Log), (Hash, Log), (HashedLog, Hash)] {
+        let (_management, a, b, cluster) = two_nodes(first, second).await;
+        a.damage(&[3, 50, 51, 999], BODY);
+        b.damage(&[7, 100, 101], BODY);
+        assert!(!a.store.verify().unwrap().damage.is_empty() && !b.store.verify().unwrap().damage.is_empty());
+        assert_eq!(stream_all(&cluster).await, (1000, 0), "{first} {second}");
+        for n in [3, 7, 50, 51, 100, 101, 999] {
+            assert!(cluster.lookup_url(&url(n)).await.unwrap().pages.is_some());
+        }
+        // On both nodes it is lost, and said to be.
+        b.damage(&[3], BODY);
+        assert_eq!(stream_all(&cluster).await, (999, 1), "{first} {second}");
+    }
+}
+
+#[tokio::test]
+async fn damage_that_hides_its_page_hides_it_from_no_reader() {
+    use Organization::{Hash, HashedLog, Log};
+    for (first, second) in [(Hash, Log), (HashedLog, Hash), (Hash, HashedLog)] {
+        let (_management, a, b, cluster) = two_nodes(first, second).await;
+        a.damage(&[3, 500, 501], NAME);
+        assert_eq!(stream_all(&cluster).await, (1000, 0), "{first} {second}");
+        // In other places of the other node, too.
+        b.damage(&[77], NAME);
+        let (pages, errors) = stream_all(&cluster).await;
+        assert_eq!((pages, errors), (1000, 0), "{first} {second}");
+        // Only what is damaged on both is lost.
+        b.damage(&[3], NAME);
+        let (pages, errors) = stream_all(&cluster).await;
+        assert!(pages == 999 && errors > 0, "{first} {second}: {pages} {errors}");
+    }
 }

@@ -78,6 +78,16 @@ impl Row {
         self.kind == 0
     }
 
+    /// Whether this row, which may be damaged itself, is the other one's: the checksum tells, or all else does.
+    pub(crate) fn resembles(&self, other: &Row) -> bool {
+        let named = |row: &Row| (row.id, row.tie, row.fetched_at_ms, row.epoch, row.kind);
+        self.crc == other.crc || (!self.is_whole() && named(self) == named(other))
+    }
+
+    pub(crate) fn lifetime_s(&self) -> u32 {
+        self.lifetime_s.get()
+    }
+
     pub(crate) fn key(&self) -> PageKey {
         PageKey { id: PageId(self.id.get()), tie: self.tie.get() }
     }

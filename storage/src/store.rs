@@ -7,14 +7,15 @@
 //!    it is counted as stale.
 //! 3. Readers never wait for writers. A stream sees the pages that were visible when it was opened, each once,
 //!    whatever is added, deleted or compacted meanwhile.
-//! 4. A damaged record is an error naming file and offset, never a page; the records around it stay readable.
+//! 4. A damaged record is an error naming file and offset, never a page; the records around it stay readable. It can be
+//!    healed with the same record from another store.
 //! 5. An `add` that refuses a page stages nothing of its batch. A failed write drops everything staged since the last
 //!    commit, and that commit says so; the store goes on. A failed sync ends writing until the store is reopened.
 //! 6. A kept generation shows exactly the pages the store had when it was kept, whatever is added, deleted, compacted or
 //!    rolled back later, across restarts and crashes, until it is dropped.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -226,6 +227,11 @@ pub trait PageStream: Send {
 
     /// Where to resume so that exactly the pages not delivered yet follow.
     fn cursor(&self) -> Cursor;
+
+    /// After an error about one record: the page that it is of, where that can be told.
+    fn lost(&self) -> Option<PageKey> {
+        None
+    }
 }
 
 impl Iterator for dyn PageStream {
@@ -457,6 +463,25 @@ pub trait PageStore: Send + Sync {
     /// # Errors
     /// When the disk fails.
     fn repair(&self) -> Result<Verified>;
+
+    /// Gives damaged records of a kept generation, or of the current state, their bytes back, in place, from the same records
+    /// of another store; returns how many were healed. Records that are whole here, or not here, are left alone. Nothing
+    /// else changes: generations, snapshots and cursors stay valid. The records must be those that the generation has; those
+    /// of neighbouring pages that are damaged beyond telling which is which are told apart when they come together.
+    ///
+    /// # Errors
+    /// When the disk fails; what is not healed then is damaged as before.
+    fn heal(&self, generation: Option<u64>, records: &[Record]) -> Result<u64>;
+
+    /// Makes anew what is damaged and can be made from the rest of the store, without dropping a page that any generation
+    /// has. Returns what is damaged afterwards.
+    ///
+    /// # Errors
+    /// When the disk fails.
+    fn mend(&self) -> Result<Verified>;
+
+    /// Of damage that hides which page it hit: ids between which that page's is, where they can be told.
+    fn ids_at(&self, path: &Path, offset: u64) -> Option<(PageId, PageId)>;
 
     /// The pages whose time is over at `now_ms`, the longest overdue first, at most `limit`.
     ///

@@ -235,7 +235,15 @@ fn figures() -> NodeFigures {
         memory_bytes: 1 << 33,
         cache_bytes: 1 << 30,
     };
-    NodeFigures { store: store.into(), adds: 0, streams: 0, lookups: 3, lookups_answered: 1 << 30 }
+    NodeFigures {
+        store: store.into(),
+        adds: 0,
+        streams: 0,
+        lookups: 3,
+        lookups_answered: 1 << 30,
+        damaged: 0,
+        repaired: 0,
+    }
 }
 
 /// What an intent does to a disk without pages.

@@ -8,7 +8,7 @@ use webbase_storage::{Cursor, PageKey, Record};
 use super::Client;
 use crate::error::{NodeError, Result};
 use crate::wire::frame::RECORDS;
-use crate::wire::message::{self, ChunkHead, ENTRY_BYTES, Entry, Fault, Key, Request, StreamOrder};
+use crate::wire::message::{self, ChunkHead, ENTRY_BYTES, Entry, Key, Lost, Request, StreamOrder};
 use crate::wire::mux::Call;
 use crate::wire::ranges::RangeSet;
 use crate::wire::records::take_verified;
@@ -53,7 +53,9 @@ pub struct PageReader {
     last_key: Option<PageKey>,
     /// The cursor before this chunk.
     before: String,
-    damaged: Vec<Fault>,
+    damaged: Vec<Lost>,
+    /// The page that the last error was about.
+    lost: Option<PageKey>,
     over: bool,
 }
 
@@ -72,17 +74,23 @@ impl PageReader {
             last_key: None,
             before: request.from.clone(),
             damaged: Vec::new(),
+            lost: None,
             over: false,
         })
     }
 
-    /// The next page, or `None` after the last. A page that is damaged at the node is an error that names it, and the
-    /// stream goes on; any other error ends it, and [`PageReader::cursor`] says where to go on.
+    /// The next page, or `None` after the last. A page that is damaged at the node is an error ([`PageReader::lost`] says
+    /// which page it is), and the stream goes on; any other error ends it, and [`PageReader::cursor`] says where to go on.
+    /// Damage comes before the pages around it.
     pub async fn next(&mut self) -> Option<Result<Record>> {
         if self.over {
             return None;
         }
         loop {
+            if let Some(Lost { key, fault }) = self.damaged.pop() {
+                self.lost = key.map(PageKey::from);
+                return Some(Err(NodeError::Refused { peer: self.client.peer().into(), fault }));
+            }
             if let Some(record) = take_verified(&mut self.payload) {
                 return Some(match record {
                     Ok(record) => {
@@ -95,9 +103,6 @@ impl PageReader {
                         Err(NodeError::Damaged { peer: self.client.peer().into(), what: fault.text })
                     }
                 });
-            }
-            if let Some(fault) = self.damaged.pop() {
-                return Some(Err(NodeError::Refused { peer: self.client.peer().into(), fault }));
             }
             match self.fill().await {
                 Ok(true) => {}
@@ -136,6 +141,22 @@ impl PageReader {
         self.damaged.reverse();
         (self.head, self.delivered) = (Some(head), 0);
         Ok(true)
+    }
+
+    /// After an error about a damaged page: which page it is, where the node could tell.
+    pub fn lost(&self) -> Option<PageKey> {
+        self.lost
+    }
+
+    /// Where a later stream goes on so that the last damage is met again: the place before its chunk.
+    pub fn before_lost(&self) -> &str {
+        &self.before
+    }
+
+    /// Whether pages come in key order; known once something has come.
+    pub fn is_ordered(&self) -> bool {
+        let after = self.head.as_ref().map(|head| head.after.parse());
+        matches!(after, Some(Ok(Cursor::Key(_) | Cursor::End)))
     }
 
     /// Whether nothing follows: after `None`, and after an error that ended the stream.

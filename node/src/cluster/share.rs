@@ -4,28 +4,39 @@
 //! understands: all keys up to `through`, and single keys beyond it. A node that streams in key order needs only the first;
 //! only of one that does not (a log) are the single keys remembered. Another node then begins at its own beginning, or at the
 //! key, and leaves out what was delivered. All nodes have the same pages of a generation, so each page comes exactly once.
+//!
+//! A page that is damaged at its node is looked up at the others and delivered in its place. Where the node cannot tell which
+//! page it is, another node goes on with the whole share: damage is told before the pages around it, so nothing that may be
+//! hidden is passed. Only what no node has whole is an error to the reader.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::time::{Instant, sleep, timeout};
 use webbase_storage::{Cursor, PageKey, Record};
 
-use super::connections::Connections;
-use crate::client::{PageReader, StreamRequest};
+use super::connections::{Connections, name};
+use super::lookup::nodes_of;
+use crate::client::StreamRequest;
 use crate::cycle::message::NodeId;
 use crate::cycle::{RangeMap, RangeSet};
 use crate::error::{NodeError, Result};
-use crate::plan::Repository;
+use crate::plan::{ReadPlan, Repository};
 use crate::wire::message::{Code, Fault};
 use crate::wire::ranges::RangeSet as WireRanges;
+
+/// Between two rounds of asking for a damaged page.
+const PAUSE: Duration = Duration::from_millis(200);
 
 /// What comes through the queue.
 pub(super) enum Item {
     /// A page, and its place in the queue.
     Page(Record, OwnedSemaphorePermit),
-    /// A page that is damaged where it was to be read; the stream goes on.
+    /// A page that no node has whole; the stream goes on.
     Damaged(NodeError),
     /// The stream cannot go on.
     Failed(NodeError),
@@ -40,6 +51,10 @@ pub(super) struct Progress {
     through: Option<PageKey>,
     /// And these.
     single: HashSet<PageKey>,
+    /// And these beyond `through`, which came from elsewhere because they are damaged at the node.
+    replaced: BTreeSet<PageKey>,
+    /// Nodes that have damage about here and cannot tell which page it hit: others are better.
+    hiding: BTreeSet<NodeId>,
     /// There were too many to remember: only the node itself can go on, with its cursor.
     forgotten: bool,
     /// Where the last node stopped.
@@ -48,12 +63,18 @@ pub(super) struct Progress {
 
 impl Progress {
     fn is_delivered(&self, key: PageKey) -> bool {
-        self.through.is_some_and(|through| key <= through) || self.single.contains(&key)
+        let through = self.through.is_some_and(|through| key <= through);
+        through || self.single.contains(&key) || self.replaced.contains(&key)
     }
 
     /// Nothing was delivered.
     pub(super) fn is_fresh(&self) -> bool {
-        self.through.is_none() && self.single.is_empty() && !self.forgotten
+        self.through.is_none() && self.single.is_empty() && self.replaced.is_empty() && !self.forgotten
+    }
+
+    /// Whether pages are damaged at this node that it cannot tell.
+    pub(super) fn is_hidden_at(&self, node: NodeId) -> bool {
+        self.hiding.contains(&node)
     }
 
     /// Whether this node can go on here.
@@ -63,8 +84,14 @@ impl Progress {
 
     /// The part of it about these ranges.
     pub(super) fn within(&self, ranges: &RangeSet, map: RangeMap) -> Progress {
-        let single = self.single.iter().filter(|key| ranges.contains(map.range_of(**key))).copied();
-        Progress { single: single.collect(), stopped: self.stopped.clone(), ..*self }
+        let within = |key: &&PageKey| ranges.contains(map.range_of(**key));
+        Progress {
+            single: self.single.iter().filter(within).copied().collect(),
+            replaced: self.replaced.iter().filter(within).copied().collect(),
+            hiding: self.hiding.clone(),
+            stopped: self.stopped.clone(),
+            ..*self
+        }
     }
 }
 
@@ -73,6 +100,11 @@ pub(super) struct Common {
     pub(super) connections: Arc<Connections>,
     pub(super) repository: Repository,
     pub(super) generation: u64,
+    /// Which nodes have which ranges, as of late.
+    pub(super) plan: Mutex<Arc<ReadPlan>>,
+    /// One try of a lookup, and how long a page is asked for that no node gives.
+    pub(super) attempt: Duration,
+    pub(super) limit: Duration,
     pub(super) queue: mpsc::Sender<Item>,
     /// Permits are bytes of the queue.
     pub(super) room: Arc<Semaphore>,
@@ -109,27 +141,47 @@ impl Share {
         let from = self.from(node);
         let mut own_start = from == Cursor::Start.to_string() || self.progress.forgotten;
         let mut reader = client.stream(&self.request(common, from)?)?;
-        let mut ordered = None;
+        let mut accepted = false;
         while let Some(next) = reader.next().await {
-            let record = match next {
-                Ok(record) => record,
+            let ordered = reader.is_ordered();
+            let (record, in_place) = match next {
+                Ok(record) => (record, true),
                 Err(e) if !own_start && is_bad_request(&e) => {
                     // It streams in another order than the one before it: from its beginning, then.
                     own_start = true;
                     reader = client.stream(&self.request(common, Cursor::Start.to_string())?)?;
                     continue;
                 }
-                Err(e) if !reader.is_over() && is_damage(&e) => {
-                    common.send(Item::Damaged(e)).await?;
-                    continue;
-                }
+                Err(e) if !reader.is_over() && is_damage(&e) => match reader.lost() {
+                    Some(key) if self.progress.is_delivered(key) => continue,
+                    Some(key) => match common.elsewhere(key, node).await {
+                        Some(record) => (record, false),
+                        None => {
+                            common.send(Item::Damaged(e)).await?;
+                            continue;
+                        }
+                    },
+                    None if self.progress.is_hidden_at(node) => {
+                        // There is no better node, as far as the next page.
+                        accepted = true;
+                        common.send(Item::Damaged(e)).await?;
+                        continue;
+                    }
+                    None => {
+                        if *delivered > 0 {
+                            self.progress.hiding.clear(); // what others hide lies before this place
+                        }
+                        self.progress.hiding.insert(node);
+                        self.progress.stopped = Some((node, reader.before_lost().to_owned()));
+                        return Err(e);
+                    }
+                },
                 Err(e) => {
                     self.progress.stopped = Some((node, reader.cursor()));
                     return Err(e);
                 }
             };
             let key = record.get().key();
-            let ordered = *ordered.get_or_insert_with(|| is_ordered(&reader));
             let new = !self.progress.is_delivered(key);
             if new {
                 if let Err(e) = common.deliver(record).await {
@@ -137,8 +189,15 @@ impl Share {
                     return Err(e);
                 }
                 *delivered += 1;
+                if std::mem::take(&mut accepted) {
+                    self.progress.hiding.clear();
+                }
             }
-            common.note(&mut self.progress, key, ordered, new);
+            if ordered && !in_place {
+                self.progress.replaced.insert(key);
+            } else {
+                common.note(&mut self.progress, key, ordered, new);
+            }
         }
         Ok(())
     }
@@ -162,11 +221,6 @@ impl Share {
     }
 }
 
-/// Whether the pages come in key order: then the place behind a page is its key.
-fn is_ordered(reader: &PageReader) -> bool {
-    matches!(reader.cursor().parse(), Ok(Cursor::Key(_)))
-}
-
 fn is_bad_request(e: &NodeError) -> bool {
     matches!(e, NodeError::Refused { fault: Fault { code: Code::BadRequest, .. }, .. })
 }
@@ -176,6 +230,39 @@ fn is_damage(e: &NodeError) -> bool {
 }
 
 impl Common {
+    /// A page that is damaged at a node, from another one; from the same one if it is whole there by now. `None` when all that
+    /// have it say that it is damaged, or none answers for long.
+    async fn elsewhere(&self, key: PageKey, damaged_at: NodeId) -> Option<Record> {
+        let range = self.repository.range_of(key);
+        let began = Instant::now();
+        loop {
+            let plan = self.plan.lock().clone();
+            let mut nodes = self.connections.in_turn(nodes_of(&plan, range), 0);
+            nodes.sort_by_key(|node| *node == damaged_at);
+            let mut all_said = true;
+            for node in nodes {
+                let asked = async { self.connections.to(node).await?.lookup(self.generation, key).await };
+                let late = |_| {
+                    let after_ms = self.attempt.as_millis() as u64;
+                    Err(NodeError::Timeout { peer: name(node), after_ms })
+                };
+                match timeout(self.attempt, asked).await.unwrap_or_else(late) {
+                    Ok(Some(record)) => return Some(record),
+                    Ok(None) => {}
+                    Err(e) if is_damage(&e) => {}
+                    Err(e) => {
+                        self.connections.failed(node, &e);
+                        all_said = false;
+                    }
+                }
+            }
+            if all_said || began.elapsed() > self.limit || self.queue.is_closed() {
+                return None;
+            }
+            sleep(PAUSE).await;
+        }
+    }
+
     /// Queues a page, waiting for room.
     async fn deliver(&self, record: Record) -> Result<()> {
         let bytes = record.bytes().len().clamp(1, self.room_bytes) as u32;
@@ -195,6 +282,9 @@ impl Common {
     fn note(&self, progress: &mut Progress, key: PageKey, ordered: bool, new: bool) {
         if ordered {
             progress.through = progress.through.max(Some(key));
+            if progress.replaced.first().is_some_and(|first| *first <= key) {
+                progress.replaced.retain(|replaced| *replaced > key);
+            }
         } else if new && !progress.forgotten {
             progress.single.insert(key);
             let remembered = self.remembered.fetch_add(1, Ordering::Relaxed);

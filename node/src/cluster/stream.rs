@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
@@ -20,7 +21,7 @@ use crate::cycle::RangeSet;
 use crate::cycle::message::NodeId;
 use crate::error::{NodeError, Result};
 use crate::management::Management;
-use crate::plan::{Lease, ReadPlan};
+use crate::plan::Lease;
 
 /// Pages in the queue, at most; their bytes are bounded, too.
 const QUEUE_PAGES: usize = 1024;
@@ -42,7 +43,7 @@ impl ClusterStream {
         self.generation
     }
 
-    /// The next page, or `None` after the last. A page that is damaged at its node is an error that says so
+    /// The next page, or `None` after the last. A page that is damaged at all nodes that have it is an error that says so
     /// ([`NodeError::Refused`] with the code `Damaged`), and the stream goes on; any other error ends it.
     pub async fn next(&mut self) -> Option<Result<Record>> {
         if self.over {
@@ -83,6 +84,9 @@ impl Cluster {
             connections: self.inner.connections.clone(),
             repository: self.inner.repository,
             generation: lease.generation,
+            plan: Mutex::new(Arc::new(plan)),
+            attempt: self.inner.settings.attempt,
+            limit: self.inner.settings.read_limit,
             queue,
             room: Arc::new(Semaphore::new(room_bytes)),
             room_bytes,
@@ -96,7 +100,6 @@ impl Cluster {
             lease,
             renewed_at: asked_at,
             lost: None,
-            plan,
             shares: JoinSet::new(),
             waiting: Vec::new(),
         };
@@ -122,7 +125,6 @@ struct Streaming {
     renewed_at: Instant,
     /// The lease was refused: the generation goes on only where it is being read.
     lost: Option<NodeError>,
-    plan: ReadPlan,
     shares: JoinSet<(Share, NodeId, u64, Result<()>, Instant)>,
     waiting: Vec<Waiting>,
 }
@@ -192,7 +194,8 @@ impl Streaming {
             match renewing.await.unwrap_or_else(|_| Err(self.late())) {
                 Ok((lease, plan, addresses)) => {
                     self.common.connections.learn(&addresses);
-                    (self.lease, self.plan, self.renewed_at) = (lease, plan, asked_at);
+                    *self.common.plan.lock() = Arc::new(plan);
+                    (self.lease, self.renewed_at) = (lease, asked_at);
                 }
                 Err(e @ NodeError::Denied { .. }) => self.lost = Some(e),
                 // It may be back soon, and until then the old plan is as good as the nodes say.
@@ -244,16 +247,16 @@ impl Streaming {
         Ok(())
     }
 
-    /// Which node streams which ranges: the one with the fewest so far; one that failed a moment ago only if it is the only
-    /// one.
+    /// Which node streams which ranges: the one with the fewest so far; one that failed a moment ago, or hides something that
+    /// is damaged, only if it is the only one.
     fn spread(&self, share: &Share) -> Vec<(Option<NodeId>, RangeSet)> {
-        let connections = &self.common.connections;
+        let (connections, plan) = (&self.common.connections, self.common.plan.lock().clone());
         let mut spread: BTreeMap<Option<NodeId>, RangeSet> = BTreeMap::new();
         for range in share.ranges.iter() {
-            let able = nodes_of(&self.plan, range).iter().filter(|n| share.progress.can_go_on_at(**n));
+            let able = nodes_of(&plan, range).iter().filter(|n| share.progress.can_go_on_at(**n));
             let best = able.copied().min_by_key(|node| {
                 let so_far = spread.get(&Some(*node)).map_or(0, RangeSet::len);
-                (connections.is_avoided(*node), so_far, *node)
+                (share.progress.is_hidden_at(*node), connections.is_avoided(*node), so_far, *node)
             });
             spread.entry(best).or_default().insert(range);
         }

@@ -86,6 +86,17 @@ impl Generations {
             .ok_or_else(|| Fault::generation(generation, served.keys().copied().collect()))
     }
 
+    /// The newest generation that is served.
+    pub(super) fn newest(&self) -> Option<(u64, Arc<dyn Snapshot>)> {
+        let served = self.served.read();
+        served.last_key_value().map(|(generation, served)| (*generation, served.snapshot.clone()))
+    }
+
+    /// The generations that are served.
+    pub(super) fn numbers(&self) -> Vec<u64> {
+        self.served.read().keys().copied().collect()
+    }
+
     /// A generation, if it has the range of this page here.
     pub(super) fn of_page(
         &self,

@@ -17,6 +17,8 @@ mod link;
 mod pages;
 mod peers;
 mod pull;
+mod repair;
+mod scrub;
 mod tombstones;
 
 use std::collections::HashMap;
@@ -37,6 +39,7 @@ use self::intents::Disk;
 use self::link::Heard;
 use self::pages::NodePages;
 use self::peers::Peers;
+use self::repair::Repairs;
 use crate::background::Background;
 use crate::client::ClientSettings;
 use crate::cycle::message::{NodeId, ToNode};
@@ -49,6 +52,7 @@ use crate::plan::NodeFigures;
 use crate::server::{Pages, Server, Service, Settings};
 
 pub use self::epochs::EPOCH;
+pub use self::scrub::Scrub;
 
 /// Messages that may wait in either direction.
 const QUEUE: usize = 1024;
@@ -87,6 +91,8 @@ pub struct HostOptions {
     pub client: ClientSettings,
     /// A sign of life goes out so often.
     pub heartbeat: Duration,
+    /// How it looks for damage by itself.
+    pub scrub: Scrub,
 }
 
 impl HostOptions {
@@ -103,6 +109,7 @@ impl HostOptions {
             server: Settings::default(),
             client: ClientSettings::default(),
             heartbeat: Duration::from_secs(1),
+            scrub: Scrub::default(),
         }
     }
 }
@@ -114,6 +121,7 @@ pub struct Host {
     disk: Arc<Disk>,
     running: tokio::task::JoinHandle<()>,
     _background: Arc<Background>,
+    repairing: tokio::task::JoinHandle<()>,
 }
 
 fn now_ms() -> u64 {
@@ -151,7 +159,9 @@ impl Host {
         let heartbeat_ms = options.heartbeat.as_millis() as u64;
         let (machine, actions) = Node::start(now_ms(), durable, cycle::Settings { heartbeat_ms });
         let machine = Arc::new(Mutex::new(machine));
+        let (repairs, met) = Repairs::new(file.id, repository.map, update.clone(), read.clone());
         let pages = Arc::new(NodePages {
+            repairs: repairs.clone(),
             key,
             map: repository.map,
             update: update.clone(),
@@ -169,6 +179,7 @@ impl Host {
         let id = file.id;
         let client = ClientSettings { repository: Some(key.fingerprint()), ..options.client.clone() };
         let peers = Arc::new(Peers::new(client));
+        let repairing = tokio::spawn(repairs.clone().run(met, peers.clone(), options.scrub));
         let disk = Arc::new(Disk::new(dir, file, update, read, peers.clone()));
         let (outgoing, to_send) = mpsc::channel(QUEUE);
         let (heard_in, heard) = mpsc::channel(QUEUE);
@@ -182,6 +193,7 @@ impl Host {
             disk: disk.clone(),
             peers,
             pages,
+            repairs,
             load: server.watch_load(),
             outgoing,
             done: done_in,
@@ -189,7 +201,7 @@ impl Host {
             background: background.clone(),
         };
         let running = tokio::spawn(runner.run(heard, done, actions, options.heartbeat));
-        Ok(Host { id, server: Some(server), disk, running, _background: background })
+        Ok(Host { id, server: Some(server), disk, running, repairing, _background: background })
     }
 
     /// Its name.
@@ -209,6 +221,7 @@ impl Host {
             None => true,
         };
         self.running.abort();
+        self.repairing.abort();
         let disk = self.disk.clone();
         let closed = tokio::task::spawn_blocking(move || {
             // The read side needs no closing: what it serves is kept generations, whose segments are sealed.
@@ -221,6 +234,7 @@ impl Host {
 impl Drop for Host {
     fn drop(&mut self) {
         self.running.abort();
+        self.repairing.abort();
     }
 }
 
@@ -288,6 +302,7 @@ struct Runner {
     disk: Arc<Disk>,
     peers: Arc<Peers>,
     pages: Arc<NodePages>,
+    repairs: Arc<Repairs>,
     load: crate::server::LoadWatch,
     outgoing: mpsc::Sender<NodeSays>,
     done: mpsc::Sender<(IntentId, Done)>,
@@ -382,6 +397,8 @@ impl Runner {
             streams: load.streams,
             lookups: load.lookups,
             lookups_answered: load.lookups_answered,
+            damaged: self.repairs.found(),
+            repaired: self.repairs.repaired(),
         };
         drop(self.outgoing.try_send(NodeSays::Figures(figures)));
     }

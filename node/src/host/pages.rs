@@ -13,6 +13,7 @@ use webbase_storage::{
 
 use super::epochs::{EPOCH, Epochs};
 use super::generations::Generations;
+use super::repair::{Met, Repairs};
 use super::tombstones::Tombstones;
 use crate::cycle::{AddRefusal, Node, RangeMap};
 use crate::server::{Answer, Pages};
@@ -29,9 +30,23 @@ pub(super) struct NodePages {
     pub(super) update: Option<Arc<Epochs>>,
     pub(super) read: Option<Arc<Generations>>,
     pub(super) machine: Arc<Mutex<Node>>,
+    pub(super) repairs: Arc<Repairs>,
 }
 
 impl NodePages {
+    /// What a store answered; damage is also told to who repairs it.
+    fn told<T>(
+        &self,
+        generation: u64,
+        page: Option<PageKey>,
+        answer: webbase_storage::Result<T>,
+    ) -> Answer<T> {
+        answer.map_err(|e| {
+            self.repairs.met(Met::of(generation, page, &e));
+            e.into()
+        })
+    }
+
     fn generations(&self) -> Answer<&Generations> {
         self.read.as_deref().ok_or_else(|| Fault::new(Code::BadRequest, "this is no read node"))
     }
@@ -130,18 +145,18 @@ impl Pages for NodePages {
 
     fn lookup(&self, generation: u64, key: PageKey) -> Answer<Option<Record>> {
         let Some(snapshot) = self.of_page(generation, key)? else { return Ok(None) };
-        Ok(snapshot.lookup(key, Trust::Verify)?)
+        self.told(generation, Some(key), snapshot.lookup(key, Trust::Verify))
     }
 
     fn lookup_id(&self, generation: u64, id: PageId) -> Answer<Vec<Record>> {
         let Some(snapshot) = self.of_page(generation, PageKey { id, tie: 0 })? else { return Ok(Vec::new()) };
-        Ok(snapshot.lookup_id(id, Trust::Verify)?)
+        self.told(generation, None, snapshot.lookup_id(id, Trust::Verify))
     }
 
     fn lookup_url(&self, generation: u64, url: &str) -> Answer<Option<Record>> {
         let key = self.key.page_key(url).map_err(webbase_storage::StorageError::from)?;
         let Some(snapshot) = self.of_page(generation, key)? else { return Ok(None) };
-        Ok(snapshot.lookup_url(url)?)
+        self.told(generation, Some(key), snapshot.lookup_url(url))
     }
 
     fn lookup_many(&self, generation: u64, keys: &[PageKey]) -> Answer<Vec<Answer<Option<Record>>>> {
@@ -149,11 +164,8 @@ impl Pages for NodePages {
             let Some(snapshot) = self.snapshot(generation, None)? else {
                 return Ok(keys.iter().map(|_| Ok(None)).collect());
             };
-            return Ok(snapshot
-                .lookup_many(keys)
-                .into_iter()
-                .map(|found| found.map_err(Fault::from))
-                .collect());
+            let found = snapshot.lookup_many(keys).into_iter().zip(keys);
+            return Ok(found.map(|(found, key)| self.told(generation, Some(*key), found)).collect());
         }
         let served = self.generations()?.get(generation)?;
         if let Some(key) = keys.iter().find(|key| !served.ranges.contains(self.map.range_of(**key))) {
@@ -163,12 +175,16 @@ impl Pages for NodePages {
                 .err()
                 .unwrap_or_else(|| Fault::new(Code::Plan, "a range is not on this node; get a new plan")));
         }
-        Ok(served.snapshot.lookup_many(keys).into_iter().map(|found| found.map_err(Fault::from)).collect())
+        let found = served.snapshot.lookup_many(keys).into_iter().zip(keys);
+        Ok(found.map(|(found, key)| self.told(generation, Some(*key), found)).collect())
     }
 
     fn stream(&self, generation: u64, spec: &StreamSpec) -> Answer<Box<dyn PageStream>> {
         match self.snapshot(generation, None)? {
-            Some(snapshot) => Ok(snapshot.stream(spec)?),
+            Some(snapshot) => {
+                let (stream, repairs) = (snapshot.stream(spec)?, self.repairs.clone());
+                Ok(Box::new(Watched { stream, generation, repairs }))
+            }
             None => Ok(Box::new(NoPages)),
         }
     }
@@ -176,7 +192,7 @@ impl Pages for NodePages {
     fn list(&self, generation: u64, from: PageKey, ranges: &RangeSet) -> Answer<Vec<Entry>> {
         let Some(snapshot) = self.snapshot(generation, Some(ranges))? else { return Ok(Vec::new()) };
         let wanted = |range: u32| ranges.contains(*self.map.ids(range).start());
-        Ok(list(&*snapshot, self.map, from, wanted)?)
+        self.told(generation, None, list(&*snapshot, self.map, from, wanted))
     }
 
     fn keys(&self, generation: u64, from: PageKey, ranges: &RangeSet) -> Answer<Vec<PageKey>> {
@@ -295,11 +311,37 @@ impl Pages for NodePages {
         });
         for store in self.stores().into_iter().chain(sealed) {
             let found = store.verify()?;
+            found.damage.iter().for_each(|damage| self.repairs.met(Met::Damage(damage.clone())));
             all.good_records += found.good_records;
             all.checked_bytes += found.checked_bytes;
             all.damage.extend(found.damage);
         }
         Ok(all)
+    }
+}
+
+/// A stream whose damage is told to who repairs it.
+struct Watched {
+    stream: Box<dyn PageStream>,
+    generation: u64,
+    repairs: Arc<Repairs>,
+}
+
+impl PageStream for Watched {
+    fn next(&mut self) -> Option<webbase_storage::Result<Record>> {
+        let next = self.stream.next();
+        if let Some(Err(e)) = &next {
+            self.repairs.met(Met::of(self.generation, self.stream.lost(), e));
+        }
+        next
+    }
+
+    fn cursor(&self) -> webbase_storage::Cursor {
+        self.stream.cursor()
+    }
+
+    fn lost(&self) -> Option<PageKey> {
+        self.stream.lost()
     }
 }
 

@@ -37,6 +37,13 @@ impl Peers {
         }
     }
 
+    /// All nodes.
+    pub(super) fn all(&self) -> Vec<NodeId> {
+        let mut all: Vec<NodeId> = self.known.lock().keys().copied().collect();
+        all.sort_unstable();
+        all
+    }
+
     /// A working connection to a node.
     pub(super) async fn client(&self, node: NodeId) -> Result<Client> {
         let known = self.known.lock().get(&node).cloned();

@@ -277,11 +277,12 @@ impl Puller {
         for (places, source, fetched) in fetching {
             let Ok(Ok(found)) = fetched.await else { return Err(Failed::Source(source.node)) };
             for (place, found) in places.into_iter().zip(found) {
-                // Absent, damaged there, or another version: the source does not have what it listed.
-                let whole =
-                    |r: &Record| window.get(place).is_some_and(|w| r.get().version() == w.entry.version);
-                let Some(record) = found.ok().flatten().filter(whole) else {
-                    return Err(Failed::Source(source.node));
+                let Some(wanted) = window.get(place) else { continue };
+                let whole = |r: &Record| r.get().version() == wanted.entry.version;
+                let record = match found.ok().flatten().filter(whole) {
+                    Some(record) => record,
+                    // Absent, damaged there, or another version: the source does not have what it listed.
+                    None => self.elsewhere(&wanted.entry, source, sources).await?,
                 };
                 if let Some(slot) = records.get_mut(place) {
                     *slot = Some(record);
@@ -290,6 +291,20 @@ impl Puller {
         }
         self.learn_dictionaries(&records)?;
         Ok(records.into_iter().flatten().collect())
+    }
+
+    /// A page that its source does not have whole, from another source that has the same version.
+    async fn elsewhere(&self, wanted: &Entry, failed: Source, sources: &[Source]) -> Result<Record, Failed> {
+        for source in sources.iter().filter(|source| source.node != failed.node) {
+            let asked =
+                async { self.peers.client(source.node).await?.lookup(source.generation, wanted.key).await };
+            match asked.await {
+                Ok(Some(record)) if record.get().version() == wanted.version => return Ok(record),
+                // It is no worse than the first one: without any that has the page, that one is named.
+                _ => self.check()?,
+            }
+        }
+        Err(Failed::Source(failed.node))
     }
 
     /// The store gets each dictionary before the first record that needs it.

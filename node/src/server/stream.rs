@@ -10,7 +10,7 @@ use super::Inner;
 use super::pages::Pages;
 use super::requests::{Counted, Stop};
 use super::workers::Lane;
-use crate::wire::message::{self, ChunkHead, Fault, Steps};
+use crate::wire::message::{self, ChunkHead, Fault, Lost, Steps};
 use crate::wire::mux::Call;
 use crate::wire::ranges::RangeSet;
 
@@ -73,7 +73,12 @@ fn read_chunk(mut source: Box<dyn PageStream>, ranges: &RangeSet) -> Chunk {
                 ended = true;
                 break;
             }
-            Some(Err(e)) => damaged.push(Fault::from(e)),
+            Some(Err(e)) => {
+                let key = source.lost();
+                if key.is_none_or(|key| ranges.contains(key.id)) {
+                    damaged.push(Lost { key: key.map(Into::into), fault: Fault::from(e) });
+                }
+            }
             Some(Ok(record)) => {
                 let seen = record.get();
                 if !ranges.contains(seen.key().id) {

@@ -314,7 +314,16 @@ pub struct ChunkHead {
     /// Where to resume behind the whole chunk, as text.
     pub after: String,
     /// Damage met on the way: these pages are left out.
-    pub damaged: Vec<Fault>,
+    pub damaged: Vec<Lost>,
+}
+
+/// A page that is left out of a stream because it is damaged.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Lost {
+    /// Which page, where that can be told. Where not, in a stream in key order, its key is above those of all chunks before.
+    pub key: Option<Key>,
+    /// What is wrong with it.
+    pub fault: Fault,
 }
 
 /// Cursors behind the records of a chunk.

@@ -142,7 +142,8 @@ impl DiskFile for OsFile {
         }
         // SAFETY: a map is sound while nobody changes the mapped bytes or cuts the file. Stores map segments,
         // whose bytes below the durable mark are written once and never again, and cut a segment only above
-        // that mark; the store's lock keeps other webbase processes out. A foreign program that truncates a
+        // that mark; only a record whose checksum fails is written over, and what is read of it meanwhile has to pass
+        // that checksum before anybody sees it; the store's lock keeps other webbase processes out. A foreign program that truncates a
         // store's file causes SIGBUS, not wrong data.
         let map = unsafe { memmap2::MmapOptions::new().len(len as usize).map(&self.file) }.ok()?;
         Some(Bytes::from_owner(map))

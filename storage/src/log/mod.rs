@@ -24,6 +24,7 @@
 mod compaction;
 mod deadlines;
 pub(crate) mod generations;
+mod heal;
 pub(crate) mod manifest;
 mod open;
 mod ordinals;
@@ -491,6 +492,18 @@ impl PageStore for LogStore {
 
     fn repair(&self) -> Result<Verified> {
         verify::repair(self)
+    }
+
+    fn heal(&self, _generation: Option<u64>, records: &[Record]) -> Result<u64> {
+        heal::heal(self, records)
+    }
+
+    fn mend(&self) -> Result<Verified> {
+        heal::mend(self)
+    }
+
+    fn ids_at(&self, path: &Path, offset: u64) -> Option<(PageId, PageId)> {
+        heal::ids_at(&self.view.load(), path, offset)
     }
 
     fn due(&self, now_ms: u64, limit: usize) -> Result<Vec<Due>> {

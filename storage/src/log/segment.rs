@@ -14,7 +14,8 @@
 //!
 //! 1. After a sync the durable mark, the one of the two with the higher sequence, moves to the end of what was
 //!    synced. Below it a bad record is damage; beyond it, it is the end of the log.
-//! 2. Bytes below the mark never change, but for the marks themselves.
+//! 2. Bytes below the mark never change, but for the marks themselves, and for damaged records that get their bytes back
+//!    (heal.rs).
 //! 3. Record number i of a segment (its *position*) has ordinal `first + i`, or, where compaction left gaps, the
 //!    i-th ordinal of the catalog's list.
 
@@ -276,6 +277,12 @@ impl Segment {
 
     /// The catalog row of the record at a position.
     pub(crate) fn row(&self, position: usize) -> Result<Row> {
+        let row = self.stored_row(position)?;
+        if self.is_open() { Ok(row) } else { self.whole(row, position) }
+    }
+
+    /// The catalog row of the record at a position as it stands there, damaged or not.
+    pub(crate) fn stored_row(&self, position: usize) -> Result<Row> {
         let missing = || StorageError::corrupt(self.path(), 0, format!("no record number {position}"));
         match &self.places {
             Places::Open(places) => places.read().rows.get(position).copied().ok_or_else(missing),
@@ -289,7 +296,7 @@ impl Segment {
                         read.map_err(|e| StorageError::io("read", self.path(), e))?;
                     }
                 }
-                self.whole(Row::read_from_bytes(&bytes).map_err(|_| missing())?, position)
+                Row::read_from_bytes(&bytes).map_err(|_| missing())
             }
         }
     }

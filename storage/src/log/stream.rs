@@ -147,6 +147,12 @@ impl PageStream for LogStream {
         }
     }
 
+    fn lost(&self) -> Option<PageKey> {
+        let (segment, _) = self.current.as_ref()?;
+        let row = segment.row(self.position.checked_sub(1)?).ok()?;
+        (!row.is_damaged()).then(|| row.key())
+    }
+
     fn cursor(&self) -> Cursor {
         match self.view.parts.get(self.part) {
             Some(part) if self.position < self.count => Cursor::Ordinal(part.segment.ordinal(self.position)),

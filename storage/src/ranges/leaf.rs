@@ -26,7 +26,7 @@ use crate::catalog::Row;
 use crate::page::PageKey;
 use crate::record::{Kind, RecordRef, crc64, record_len};
 
-const MAGIC: [u8; 4] = *b"WBLF";
+pub(super) const MAGIC: [u8; 4] = *b"WBLF";
 pub(crate) const HEADER_BYTES: usize = 48;
 
 /// What a leaf's header says.
@@ -63,7 +63,7 @@ impl LeafHeader {
     }
 }
 
-fn header_crc(head: &[u8], table: &[u8]) -> u64 {
+pub(super) fn header_crc(head: &[u8], table: &[u8]) -> u64 {
     crc64(head) ^ crc64(table).rotate_left(1)
 }
 
@@ -113,6 +113,11 @@ impl LeafDamage {
         LeafDamage { offset, what: what.into(), key, between: (None, None) }
     }
 
+    /// The keys that the damaged page lies between, as far as they are known.
+    pub(crate) fn between(&self) -> (Option<PageKey>, Option<PageKey>) {
+        self.between
+    }
+
     /// Whether the page with this key may be what was damaged.
     pub(crate) fn may_hide(&self, key: PageKey) -> bool {
         // The leaf's header is only a help to find records.
@@ -139,7 +144,7 @@ impl Leaf {
 }
 
 /// Where each record of a leaf lies, found by its offsets and then by walking.
-fn places(bytes: &[u8]) -> (Vec<(usize, usize)>, Vec<LeafDamage>) {
+pub(super) fn places(bytes: &[u8]) -> (Vec<(usize, usize)>, Vec<LeafDamage>) {
     let mut damage = Vec::new();
     let (mut at, mut places) = (HEADER_BYTES, Vec::new());
     match LeafHeader::decode(bytes) {

@@ -1,8 +1,9 @@
 //! Where the records of one log are: 12 bytes each in memory, made when somebody first asks. After an append it has the
 //! new records too, so a page that was changed since its log was last written anew has several.
 
-use std::sync::OnceLock;
+use std::sync::Arc;
 
+use arc_swap::ArcSwapOption;
 use bytes::Bytes;
 
 use super::leaf::{self, LeafDamage};
@@ -14,7 +15,14 @@ type Slot = (u32, u32, u32);
 /// The index of one log.
 #[derive(Debug, Default)]
 pub(crate) struct LogIndex {
-    made: OnceLock<(Vec<Slot>, Vec<LeafDamage>)>,
+    made: ArcSwapOption<Made>,
+}
+
+#[derive(Debug)]
+struct Made {
+    slots: Vec<Slot>,
+    /// What may hide another record.
+    damage: Vec<LeafDamage>,
 }
 
 fn fragment(key: PageKey) -> u32 {
@@ -36,54 +44,62 @@ impl LogIndex {
 
     /// The index after these records, in order, were appended; still to be made if it was not made yet.
     pub(crate) fn appended(&self, records: impl Iterator<Item = (PageKey, u32, u32)>) -> LogIndex {
-        let Some((before, damage)) = self.made.get() else { return LogIndex::default() };
-        let mut slots = before.clone();
+        let Some(before) = self.made.load_full() else { return LogIndex::default() };
+        let mut slots = before.slots.clone();
         slots.extend(records.map(|(key, offset, len)| (fragment(key), offset, len)));
         slots.sort_unstable();
-        LogIndex { made: (slots, damage.clone()).into() }
+        LogIndex { made: ArcSwapOption::from_pointee(Made { slots, damage: before.damage.clone() }) }
+    }
+
+    /// Forgets everything: the log's bytes have changed.
+    pub(crate) fn forget(&self) {
+        self.made.store(None);
     }
 
     /// Length of the record that `key` probably has here, if the index was made.
     pub(crate) fn probable(&self, key: PageKey) -> Option<u32> {
-        let (slots, _) = self.made.get()?;
+        let made = self.made.load();
+        let slots = &made.as_ref()?.slots;
         let end = slots.partition_point(|(f, ..)| *f <= fragment(key));
         slots.get(end.checked_sub(1)?).filter(|(f, ..)| *f == fragment(key)).map(|&(.., len)| len)
     }
 
-    fn get<E>(&self, load: impl FnOnce() -> Result<Bytes, E>) -> Result<(&[Slot], &[LeafDamage]), E> {
-        if self.made.get().is_none() {
-            let bytes = load()?;
-            let base = bytes.as_ptr() as usize;
-            let decoded = leaf::decode(&bytes, false);
-            let mut slots: Vec<Slot> = decoded
-                .items
-                .iter()
-                .map(|(key, item)| {
-                    (fragment(*key), (item.page.as_ptr() as usize - base) as u32, item.page.len() as u32)
-                })
-                .collect();
-            slots.sort_unstable();
-            slots.shrink_to_fit();
-            let _ = self.made.set((slots, decoded.nameless_damage().cloned().collect()));
+    fn get<E>(&self, load: impl FnOnce() -> Result<Bytes, E>) -> Result<Arc<Made>, E> {
+        if let Some(made) = self.made.load_full() {
+            return Ok(made);
         }
-        Ok(self.made.get().map(|(slots, damage)| (slots.as_slice(), damage.as_slice())).unwrap_or_default())
+        let bytes = load()?;
+        let base = bytes.as_ptr() as usize;
+        let decoded = leaf::decode(&bytes, false);
+        let mut slots: Vec<Slot> = decoded
+            .items
+            .iter()
+            .map(|(key, item)| {
+                (fragment(*key), (item.page.as_ptr() as usize - base) as u32, item.page.len() as u32)
+            })
+            .collect();
+        slots.sort_unstable();
+        slots.shrink_to_fit();
+        let made = Arc::new(Made { slots, damage: decoded.nameless_damage().cloned().collect() });
+        self.made.store(Some(made.clone()));
+        Ok(made)
     }
 
-    /// Offset and length of each record that may be `key`'s, and damage that may hide another; `load` reads the log if
-    /// it was not read before.
+    /// Offset and length of each record that may be `key`'s, and damage that may hide one; `load` reads the log if it was
+    /// not read before.
     pub(crate) fn find<E>(
         &self,
         key: PageKey,
         load: impl FnOnce() -> Result<Bytes, E>,
-    ) -> Result<(impl Iterator<Item = (u32, u32)> + '_, &[LeafDamage]), E> {
-        let (slots, damage) = self.get(load)?;
-        let from = slots.partition_point(|(f, ..)| *f < fragment(key));
-        let same =
-            slots.get(from..).unwrap_or_default().iter().take_while(move |(f, ..)| *f == fragment(key));
-        Ok((same.map(|&(_, offset, len)| (offset, len)), damage))
+    ) -> Result<(Vec<(u32, u32)>, Option<LeafDamage>), E> {
+        let made = self.get(load)?;
+        let from = made.slots.partition_point(|(f, ..)| *f < fragment(key));
+        let same = made.slots.get(from..).unwrap_or_default().iter();
+        let same = same.take_while(|(f, ..)| *f == fragment(key)).map(|&(_, offset, len)| (offset, len));
+        Ok((same.collect(), made.damage.iter().find(|d| d.may_hide(key)).cloned()))
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {
-        self.made.get().map_or(0, |(slots, _)| slots.capacity() * size_of::<Slot>())
+        self.made.load().as_ref().map_or(0, |made| made.slots.capacity() * size_of::<Slot>())
     }
 }

@@ -11,7 +11,8 @@
 //!   dictionary-D   a zstd dictionary, named by its digest, and its copy (dictionary_files.rs)
 //! ```
 //!
-//! 1. A leaf is never changed in place, only written to free slots or, a log, behind its filled part. A frame in the
+//! 1. A leaf is never changed in place, only written to free slots or, a log, behind its filled part; but damaged records
+//!    get their bytes back in place (heal.rs). A frame in the
 //!    directory, synced after the slots, makes the new leaves count: a crash leaves the old or the new.
 //! 2. A leaf that grows over its slot is split; growing past any planned size is nothing special. Only a leaf whose pages
 //!    share one id, or one large page, takes several slots.
@@ -22,6 +23,7 @@
 pub(crate) mod directory;
 mod flush;
 mod generations;
+mod heal;
 mod journal;
 pub(crate) mod leaf;
 mod log_index;
@@ -440,6 +442,18 @@ impl PageStore for RangeStore {
 
     fn repair(&self) -> Result<Verified> {
         upkeep::repair(self)
+    }
+
+    fn heal(&self, generation: Option<u64>, records: &[Record]) -> Result<u64> {
+        heal::heal(self, generation, records)
+    }
+
+    fn mend(&self) -> Result<Verified> {
+        heal::mend(self)
+    }
+
+    fn ids_at(&self, path: &Path, offset: u64) -> Option<(PageId, PageId)> {
+        heal::ids_at(self, path, offset)
     }
 
     fn due(&self, now_ms: u64, limit: usize) -> Result<Vec<Due>> {

@@ -88,8 +88,8 @@ pub(super) fn item_in_leaf(
             item = pending.resolve(item);
         }
     }
-    match damage.iter().find(|d| d.may_hide(key)) {
-        Some(damage) if item.is_none() => Err(may_be_lost(slots, entry, damage)),
+    match damage {
+        Some(damage) if item.is_none() => Err(may_be_lost(slots, entry, &damage)),
         _ => Ok(item),
     }
 }

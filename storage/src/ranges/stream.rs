@@ -49,6 +49,8 @@ pub(crate) struct RangeStream {
     found: std::vec::IntoIter<Found>,
     from: PageKey,
     done: bool,
+    /// Of the last one given out.
+    last: Option<PageKey>,
 }
 
 impl RangeStream {
@@ -83,13 +85,14 @@ impl RangeStream {
                     (entry, *last_id),
                     bytes,
                     trust,
+                    from,
                     |key| key >= from && only.is_none_or(|id| key.id == id),
                     &mut found,
                 );
             }
             found
         });
-        Ok(RangeStream { groups, found: Vec::new().into_iter(), from, done })
+        Ok(RangeStream { groups, found: Vec::new().into_iter(), from, done, last: None })
     }
 }
 
@@ -98,6 +101,7 @@ impl PageStream for RangeStream {
         while !self.done {
             match self.found.next() {
                 Some((key, record)) => {
+                    self.last = key;
                     match key.map(|key| key.next()) {
                         Some(Some(next)) => self.from = next,
                         Some(None) => self.done = true,
@@ -116,6 +120,10 @@ impl PageStream for RangeStream {
 
     fn cursor(&self) -> Cursor {
         if self.done { Cursor::End } else { Cursor::Key(self.from) }
+    }
+
+    fn lost(&self) -> Option<PageKey> {
+        self.last
     }
 }
 
@@ -211,13 +219,15 @@ impl Reader {
         group.iter().map(|(entry, last_id)| (entry, last_id, load(entry))).collect()
     }
 
-    /// What a leaf, with what waits for it, has to give.
+    /// What a leaf, with what waits for it, has to give from a key on. Damage that hides its page comes where that page would.
+    #[expect(clippy::too_many_arguments, reason = "one call")]
     fn list(
         &self,
         view: &View,
         (entry, last_id): (&Entry, u64),
         bytes: Result<Bytes>,
         trust: Trust,
+        from: PageKey,
         wanted: impl Fn(PageKey) -> bool,
         found: &mut Vec<Found>,
     ) {
@@ -228,12 +238,19 @@ impl Reader {
         });
         let base = bytes.as_ptr() as usize;
         let leaf = if bytes.is_empty() { leaf::Leaf::default() } else { leaf::decode(&bytes, false) };
-        for damage in leaf.damage.iter().filter(|d| d.key.is_none()) {
+        let nameless = leaf.damage.iter().filter(|d| d.key.is_none());
+        let mut nameless: Vec<_> =
+            nameless.filter(|d| d.between().1.is_none_or(|before| before > from)).collect();
+        nameless.sort_by_key(|damage| std::cmp::Reverse(damage.between().0));
+        let damaged = |damage: &leaf::LeafDamage| {
             let at = offset + damage.offset as u64;
-            found.push((None, Err(StorageError::corrupt(self.slots.path(), at, &damage.what))));
-        }
+            (None, Err(StorageError::corrupt(self.slots.path(), at, &damage.what)))
+        };
         let items = with_pending(leaf.items, view, entry.first_id, last_id);
-        found.extend(items.into_iter().filter(|(key, _)| wanted(*key)).map(|(key, item)| {
+        for (key, item) in items.into_iter().filter(|(key, _)| wanted(*key)) {
+            while let Some(damage) = nameless.pop_if(|d| d.between().0.is_none_or(|after| after < key)) {
+                found.push(damaged(damage));
+            }
             let at = (item.page.as_ptr() as usize).wrapping_sub(base);
             let at = if at < bytes.len() { offset + at as u64 } else { offset };
             let record = match trust {
@@ -245,7 +262,8 @@ impl Reader {
                 Some(known) => record.and_then(|record| readable(record, known, self.slots.path())),
                 None => record,
             };
-            (Some(key), record)
-        }));
+            found.push((Some(key), record));
+        }
+        found.extend(nameless.into_iter().rev().map(damaged));
     }
 }

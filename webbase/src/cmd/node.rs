@@ -52,6 +52,12 @@ pub(crate) struct Node {
     /// How long it waits for other nodes.
     #[arg(long, hide = true)]
     answer_ms: Option<u64>,
+    /// How fast it reads its pages through, again and again, to find damage; 0 for not at all.
+    #[arg(long, value_name = "BYTES_PER_S")]
+    scrub: Option<u64>,
+    /// How long it rests when it has read them all.
+    #[arg(long, hide = true)]
+    scrub_pause_ms: Option<u64>,
 }
 
 fn role(text: &str) -> Result<Role, String> {
@@ -74,6 +80,8 @@ impl Node {
         self.keys.client(&mut options.client)?;
         set(&mut options.heartbeat, self.heartbeat_ms.map(Duration::from_millis));
         set(&mut options.client.answer, self.answer_ms.map(Duration::from_millis));
+        set(&mut options.scrub.bytes_per_s, self.scrub);
+        set(&mut options.scrub.pause, self.scrub_pause_ms.map(Duration::from_millis));
         let stop = told_to_stop();
         tokio::pin!(stop);
         let host = tokio::select! {

@@ -5,7 +5,7 @@ use std::io::Write as _;
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
-use webbase_node::plan::{NodeState, NodeStatus, Status as Standing};
+use webbase_node::plan::{NodeFigures, NodeState, NodeStatus, Status as Standing};
 use webbase_storage::Stats;
 
 use super::{Repository, node_name};
@@ -78,6 +78,8 @@ fn node_json(node: &NodeStatus) -> Value {
             "streams": f.streams,
             "lookups": f.lookups,
             "lookups_answered": f.lookups_answered,
+            "damaged": f.damaged,
+            "repaired": f.repaired,
         })
     });
     let progress = node.progress.map(|(phase, pages, bytes)| {
@@ -129,6 +131,14 @@ fn as_text(standing: &Standing) -> String {
             &number(store.as_ref().map(|s| s.pages)),
             &number(store.as_ref().map(|s| s.used_bytes)),
         ]);
+    }
+    for (node, figures) in standing.nodes.iter().filter_map(|n| Some((n, n.figures?))) {
+        let NodeFigures { damaged, repaired, .. } = figures;
+        if damaged > 0 {
+            let name = node_name(node.id);
+            let _ =
+                writeln!(out, "{name}: {damaged} pages were found damaged, {repaired} of them are repaired");
+        }
     }
     out
 }
