@@ -17,6 +17,8 @@ use webbase_node::cycle::message::{
     Failure, NodeId, ReadReport, Removal, SeenAgain, Ticket, ToManagement, ToNode, UpdateReport,
 };
 
+use webbase_node::plan::Index;
+
 use crate::placement::Holding;
 use crate::{Leases, State};
 
@@ -102,6 +104,10 @@ pub enum Command {
     Due(Vec<Removal>),
     /// The crawler saw these again, or could not verify them (then with a short lifetime).
     Seen(Vec<SeenAgain>),
+    /// An index is ready: readers get it, with its generation, from now on.
+    Publish(Index),
+    /// An index is not to be used any more.
+    Unpublish(String),
 }
 
 /// What came of a command.
@@ -158,6 +164,26 @@ pub enum Refusal {
     NotKept {
         /// Which.
         generation: u64,
+    },
+    /// No such index.
+    #[error("no index {name:?} is published")]
+    NoIndex {
+        /// Which.
+        name: String,
+    },
+    /// A newer one is there.
+    #[error("index {name:?} is published of generation {generation} already")]
+    OlderIndex {
+        /// Which.
+        name: String,
+        /// Of what.
+        generation: u64,
+    },
+    /// A text is none, or is too long.
+    #[error("a name of 1 to {max} bytes is needed, and a place of at most {max}")]
+    TooLong {
+        /// The limit.
+        max: usize,
     },
     /// A limit is reached.
     #[error("at most {max} at a time")]
@@ -454,6 +480,7 @@ impl Coordinator {
             .or_else(|| self.decide_serving())
             .or_else(|| self.decide_confirmed())
             .or_else(|| self.decide_releases(now_ms))
+            .or_else(|| self.decide_indexes(actions))
             .or_else(|| self.decide_lists(actions))
             .or_else(|| self.decide_membership(actions))
             .or_else(|| self.decide_begin(now_ms, actions));

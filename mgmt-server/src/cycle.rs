@@ -228,7 +228,9 @@ impl Coordinator {
     /// Old generations go when nobody holds them.
     pub(crate) fn decide_releases(&self, now_ms: u64) -> Option<Decision> {
         let State { serving, committed, .. } = self.state;
-        let goes = |g: &u64| *g < serving && *g < committed && !self.leases.holds(now_ms, *g);
+        let goes = |g: &u64| {
+            *g < serving && *g < committed && !self.leases.holds(now_ms, *g) && !self.is_indexed(*g)
+        };
         if !self.state.kept.iter().any(goes) {
             return None;
         }

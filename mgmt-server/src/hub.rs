@@ -365,6 +365,8 @@ impl Hub {
             Ask::Remove(pages) => Command::Remove(pages),
             Ask::Due(pages) => Command::Due(pages),
             Ask::Seen(pages) => Command::Seen(pages),
+            Ask::Publish(index) => Command::Publish(index),
+            Ask::Unpublish(name) => Command::Unpublish(name),
             ask => {
                 let told = match ask {
                     Ask::Repository => Told::Repository(self.repository),
@@ -376,6 +378,13 @@ impl Hub {
                     Ask::RenewLease { id, generation } => {
                         self.lease(|c| c.renew_lease(now_ms, id, generation))
                     }
+                    Ask::LeaseOn { generation } => self.lease(|c| c.lease_on(now_ms, generation)),
+                    Ask::OpenIndex { name } => match self.coordinator.open_index(now_ms, &name) {
+                        Ok((index, lease, plan)) => {
+                            Told::Index(index, lease, plan, self.addresses(|n| n.read))
+                        }
+                        Err(refusal) => Told::Refused(refusal.to_string()),
+                    },
                     Ask::EndLease { id } => {
                         self.coordinator.end_lease(id);
                         Told::Done

@@ -43,8 +43,15 @@ impl Coordinator {
     /// # Errors
     /// When there are too many.
     pub fn open_lease(&mut self, now_ms: u64) -> Result<(Lease, ReadPlan), Refusal> {
-        let generation = self.state.serving;
-        if !self.is_kept(generation) {
+        self.lease_on(now_ms, self.state.serving)
+    }
+
+    /// A lease on a generation that is kept, with its plan.
+    ///
+    /// # Errors
+    /// When it is gone or has to go, or there are too many leases.
+    pub fn lease_on(&mut self, now_ms: u64, generation: u64) -> Result<(Lease, ReadPlan), Refusal> {
+        if !self.is_kept(generation) || self.is_wanted_back(generation) {
             return Err(Refusal::NotKept { generation });
         }
         let id = self.leases.open(now_ms, generation).ok_or(Refusal::TooMany { max: crate::LEASES_MAX })?;
@@ -76,7 +83,7 @@ impl Coordinator {
     }
 
     /// Whether a generation is kept, and no decision to let it go is on its way.
-    fn is_kept(&self, generation: u64) -> bool {
+    pub(crate) fn is_kept(&self, generation: u64) -> bool {
         self.state.kept.contains(&generation)
             && self.pending_state().is_none_or(|next| next.kept.contains(&generation))
     }

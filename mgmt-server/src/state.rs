@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 use webbase_node::cycle::RangeMap;
 use webbase_node::cycle::message::{Changes, EpochSource, NodeId, Removal, SeenAgain, Ticket};
+use webbase_node::plan::Index;
 
 use crate::Placement;
 
@@ -133,6 +134,8 @@ pub struct State {
     pub seen: Vec<SeenAgain>,
     /// What the crawler was asked to look at.
     pub due: Vec<DuePage>,
+    /// Indexes that are published.
+    pub indexes: Vec<Index>,
 }
 
 impl State {
@@ -153,6 +156,7 @@ impl State {
             removals: Vec::new(),
             seen: Vec::new(),
             due: Vec::new(),
+            indexes: Vec::new(),
         }
     }
 

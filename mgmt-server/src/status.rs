@@ -34,6 +34,7 @@ pub(crate) fn status(
         cycle: state.cycle.as_ref().map(|c| (c.cycle, phase(&c.phase))),
         plan_version: state.plan_version,
         leases: coordinator.leases().count() as u64,
+        indexes: state.indexes.clone(),
         nodes: nodes.collect(),
     }
 }

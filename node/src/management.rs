@@ -14,7 +14,7 @@ use crate::client::{Client, ClientSettings};
 use crate::control::Control;
 use crate::cycle::message::{NodeId, Removal, SeenAgain};
 use crate::error::{NodeError, Result, Retry};
-use crate::plan::{AddPlan, Addresses, Ask, Lease, ReadPlan, Repository, Status, TOPIC, Told};
+use crate::plan::{AddPlan, Addresses, Ask, Index, Lease, ReadPlan, Repository, Status, TOPIC, Told};
 use crate::wire::message;
 
 /// Pages in one question, at most; longer lists are sent in several.
@@ -235,6 +235,41 @@ impl Management {
         self.lease(Ask::RenewLease { id: lease.id, generation: lease.generation }).await
     }
 
+    /// A lease on a generation that is kept, with its plan.
+    ///
+    /// # Errors
+    /// As for [`Management::ask`]; refused when the generation is gone or has to go.
+    pub async fn lease_on(&self, generation: u64) -> Result<(Lease, ReadPlan, Addresses)> {
+        self.lease(Ask::LeaseOn { generation }).await
+    }
+
+    /// Publishes an index of a generation that is kept: readers get it, with that generation, from now on.
+    ///
+    /// # Errors
+    /// As for [`Management::ask`]; refused when the generation is gone, or an index of a later one is published.
+    pub async fn publish(&self, index: &Index) -> Result<()> {
+        self.command(Ask::Publish(index.clone())).await
+    }
+
+    /// Takes an index back; its generation may go then.
+    ///
+    /// # Errors
+    /// As for [`Management::ask`].
+    pub async fn unpublish(&self, name: &str) -> Result<()> {
+        self.command(Ask::Unpublish(name.to_owned())).await
+    }
+
+    /// An index, with a lease on its generation and where to read that.
+    ///
+    /// # Errors
+    /// As for [`Management::ask`]; refused when there is none, or its generation had to go.
+    pub async fn open_index(&self, name: &str) -> Result<(Index, Lease, ReadPlan, Addresses)> {
+        match self.ask(Ask::OpenIndex { name: name.to_owned() }).await? {
+            Told::Index(index, lease, plan, addresses) => Ok((index, lease, plan, addresses)),
+            told => self.unexpected(&told),
+        }
+    }
+
     /// Gives a lease back early.
     ///
     /// # Errors
@@ -349,6 +384,10 @@ fn name(ask: &Ask) -> (&'static str, bool) {
         Ask::ReadPlan => ("plan reads", false),
         Ask::OpenLease => ("open a lease", false),
         Ask::RenewLease { .. } => ("renew the lease", false),
+        Ask::LeaseOn { .. } => ("open a lease", false),
+        Ask::OpenIndex { .. } => ("open the index", false),
+        Ask::Publish(_) => ("publish the index", true),
+        Ask::Unpublish(_) => ("take the index back", true),
         Ask::EndLease { .. } => ("end the lease", false),
         Ask::Status => ("tell its status", false),
         Ask::StartCycle => ("start a cycle", true),

@@ -71,6 +71,17 @@ pub struct Lease {
     pub period_ms: u64,
 }
 
+/// An index of one generation, made by somebody and useful only together with it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Index {
+    /// What readers ask for.
+    pub name: String,
+    /// The generation it was made of.
+    pub generation: u64,
+    /// Where it is, in words that its readers understand.
+    pub place: String,
+}
+
 /// Where nodes listen.
 pub type Addresses = Vec<(NodeId, SocketAddr)>;
 
@@ -85,6 +96,16 @@ pub enum Ask {
     ReadPlan,
     /// A lease on the current generation, with its plan.
     OpenLease,
+    /// A lease on a generation that is kept, with its plan.
+    LeaseOn {
+        /// Which.
+        generation: u64,
+    },
+    /// An index, with a lease on its generation.
+    OpenIndex {
+        /// Its name.
+        name: String,
+    },
     /// To go on with a lease, and a new plan for it.
     RenewLease {
         /// Its name.
@@ -118,6 +139,10 @@ pub enum Ask {
     Due(Vec<Removal>),
     /// The crawler saw these again, or could not verify them (then with a short lifetime).
     Seen(Vec<SeenAgain>),
+    /// An index is ready: readers get it, with its generation, from now on.
+    Publish(Index),
+    /// An index is not to be used any more.
+    Unpublish(String),
     /// How things stand.
     Status,
 }
@@ -133,6 +158,8 @@ pub enum Told {
     ReadPlan(ReadPlan, Addresses),
     /// A lease and where to read under it.
     Lease(Lease, ReadPlan, Addresses),
+    /// An index, a lease on its generation, and where to read under it.
+    Index(Index, Lease, ReadPlan, Addresses),
     /// It is done, or on its way for good.
     Done,
     /// The cycle has begun.
@@ -160,6 +187,8 @@ pub struct Status {
     pub plan_version: u64,
     /// Leases open.
     pub leases: u64,
+    /// Indexes that are published.
+    pub indexes: Vec<Index>,
     /// The nodes.
     pub nodes: Vec<NodeStatus>,
 }

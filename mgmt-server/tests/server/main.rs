@@ -12,7 +12,7 @@ use fake::{Fake, Seen, address_of, another_repository};
 use webbase_mgmt_server::{Management, ManagementServer, ServerError, ServerOptions, Settings};
 use webbase_node::cycle::message::{NodeId, Removal};
 use webbase_node::link::{Hello, ManagementSays, NodeSays};
-use webbase_node::plan::{NodeFigures, NodeState, Told};
+use webbase_node::plan::{Index, NodeFigures, NodeState, Told};
 use webbase_node::wire::message;
 use webbase_node::{Client, ClientSettings, Control, NodeError};
 use webbase_storage::{PageId, PageKey, Stats, Version};
@@ -244,6 +244,78 @@ async fn leases_and_refusals() {
     eventually!(nodes[2].with(|seen| seen.dismissed));
     drop(third);
     server.shutdown().await.unwrap();
+}
+
+#[tokio::test]
+async fn an_index_is_read_with_its_generation() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = serve(dir.path()).await;
+    let management = client(&server).await;
+    let nodes = four_nodes(&server, &management).await;
+    let cycle = async |generation| {
+        management.start_cycle().await.unwrap();
+        cycle_over(&management, generation).await;
+    };
+    let index = |name: &str, generation| Index {
+        name: name.to_owned(),
+        generation,
+        place: format!("/indexes/{name}-{generation}"),
+    };
+    let why = |e: NodeError| e.to_string();
+    cycle(1).await;
+    assert!(why(management.open_index("titles").await.unwrap_err()).contains("no index \"titles\""));
+    assert!(why(management.publish(&index("titles", 9)).await.unwrap_err()).contains("9 is not kept"));
+    assert!(why(management.publish(&index("", 1)).await.unwrap_err()).contains("1 to 1000 bytes"));
+
+    // Made while the next generation comes, under a lease; nobody holds one afterwards.
+    let (lease, ..) = management.open_lease().await.unwrap();
+    cycle(2).await;
+    management.publish(&index("titles", 1)).await.unwrap();
+    management.end_lease(&lease).await.unwrap();
+    management.publish(&index("links", 2)).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(700)).await; // longer than a lease's period
+    assert_eq!(management.status().await.unwrap().kept, [1, 2], "the index needs it");
+
+    // It outlives the server.
+    server.shutdown().await.unwrap();
+    drop(nodes);
+    let server = serve(dir.path()).await;
+    let management = client(&server).await;
+    let (found, lease, ..) = management.open_index("titles").await.unwrap();
+    assert_eq!((found, lease.generation), (index("titles", 1), 1));
+    assert_eq!(management.lease_on(1).await.unwrap().0.generation, 1);
+    management.end_lease(&lease).await.unwrap();
+
+    // Readers move to the next with the next index, and never back.
+    management.publish(&index("titles", 2)).await.unwrap();
+    let back = why(management.publish(&index("titles", 1)).await.unwrap_err());
+    assert!(back.contains("of generation 2 already"), "{back}");
+    assert_eq!(management.open_index("titles").await.unwrap().1.generation, 2);
+    eventually!(management.status().await.unwrap().kept == [2]);
+    management.unpublish("links").await.unwrap();
+    assert_eq!(management.status().await.unwrap().indexes, [index("titles", 2)]);
+    assert!(management.unpublish("links").await.is_err());
+}
+
+#[tokio::test]
+async fn an_old_index_does_not_stop_cycles() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = serve(dir.path()).await;
+    let management = client(&server).await;
+    let _nodes = four_nodes(&server, &management).await;
+    for generation in 1..=4 {
+        management.start_cycle().await.unwrap();
+        cycle_over(&management, generation).await;
+        if generation < 3 {
+            let name = format!("of {generation}");
+            management.publish(&Index { name, generation, place: String::new() }).await.unwrap();
+        }
+    }
+    // Two old ones are kept, at most: the older index had to give way.
+    eventually!(management.status().await.unwrap().kept == [2, 4]);
+    let gone = management.open_index("of 1").await.unwrap_err().to_string();
+    assert!(gone.contains("generation 1 is not kept"), "{gone}");
+    assert_eq!(management.open_index("of 2").await.unwrap().1.generation, 2);
 }
 
 async fn raw(server: &ManagementServer, topic: &str) -> (Client, Control) {

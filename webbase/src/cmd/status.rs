@@ -62,6 +62,9 @@ fn as_json(standing: &Standing) -> Value {
         "cycle": cycle,
         "plan_version": standing.plan_version,
         "leases": standing.leases,
+        "indexes": standing.indexes.iter().map(|index| {
+            json!({"name": index.name, "generation": index.generation, "place": index.place})
+        }).collect::<Vec<_>>(),
         "nodes": nodes,
     })
 }
