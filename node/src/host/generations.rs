@@ -73,7 +73,8 @@ impl Generations {
                 served.insert(generation, Served { snapshot, ranges, number });
             }
         }
-        *self.served.write() = served;
+        let before = std::mem::replace(&mut *self.served.write(), served);
+        drop(before); // what nobody needs any more is let go when no reader waits for the lock
         Ok(())
     }
 

@@ -307,7 +307,7 @@ struct Runner {
     outgoing: mpsc::Sender<NodeSays>,
     done: mpsc::Sender<(IntentId, Done)>,
     cancels: HashMap<IntentId, Arc<AtomicBool>>,
-    /// Where intents are carried out: readers go first.
+    /// Where long intents are carried out: readers go first.
     background: Arc<Background>,
 }
 
@@ -383,10 +383,17 @@ impl Runner {
         let cancel = Arc::new(AtomicBool::new(false));
         self.cancels.insert(id, cancel.clone());
         let (disk, done) = (self.disk.clone(), self.done.clone());
-        self.background.spawn(async move {
+        // What is long gives way to readers; what is short holds locks that they wait for, so it does not.
+        let is_long = matches!(intent, Intent::List(_) | Intent::Pull(_));
+        let work = async move {
             let how = disk.carry_out(intent, cancel).await;
             let _ = done.send((id, how)).await; // a node that has stopped asks no more
-        });
+        };
+        if is_long {
+            self.background.spawn(work);
+        } else {
+            tokio::spawn(work);
+        }
     }
 
     fn report_figures(&self) {
