@@ -19,6 +19,7 @@ use webbase_node::cycle::message::{
 
 use webbase_node::plan::Index;
 
+use crate::outcome::Tally;
 use crate::placement::Holding;
 use crate::{Leases, State};
 
@@ -308,6 +309,7 @@ pub struct Coordinator {
     /// When each source first and last failed in the running attempt.
     pub(crate) source_failures: BTreeMap<NodeId, (u64, u64)>,
     pub(crate) no_space: Option<NodeId>,
+    pub(crate) tally: Tally,
     /// Each node's ranges, by the placement.
     pub(crate) holdings: BTreeMap<NodeId, Holding>,
     pending: Option<Pending>,
@@ -341,6 +343,7 @@ impl Coordinator {
             phase_ms: now_ms,
             source_failures: BTreeMap::new(),
             no_space: None,
+            tally: Tally::start(now_ms),
             holdings,
             pending: None,
             sequence: 0,
@@ -417,6 +420,7 @@ impl Coordinator {
                 let changed = was_down || view.update != update || view.read != read || view.boot != boot;
                 (view.heard_ms, view.boot, view.sequence) = (now_ms, boot, sequence);
                 (view.welcomed, view.update, view.read) = (welcomed, update, read);
+                self.note_moved(from);
                 changed
             }
             ToManagement::PrepareFailed { ticket, why } => {
@@ -452,6 +456,7 @@ impl Coordinator {
         }
         let Some(pending) = self.pending.take() else { return };
         let before = std::mem::replace(&mut self.state, pending.state);
+        self.note_decision(now_ms, &before, !pending.answers.is_empty());
         let phase = |s: &State| s.cycle.as_ref().map(|c| (c.cycle, c.phase.clone()));
         if phase(&before) != phase(&self.state) {
             self.phase_ms = now_ms;

@@ -331,6 +331,7 @@ impl Coordinator {
 mod tests {
     use webbase_node::cycle::RangeMap;
     use webbase_node::cycle::message::{Failure, ToManagement};
+    use webbase_node::plan::CycleEnd;
 
     use super::*;
     use crate::coordinator::{Event, Settings};
@@ -397,5 +398,24 @@ mod tests {
         assert!(state.nodes.get(&SOURCE).unwrap().down && !is_left_out(&state));
         let (_, state) = decided(server.on(5002, Event::Persisted(sequence))).unwrap();
         assert!(is_left_out(&state), "{state:?}");
+    }
+
+    #[test]
+    fn an_aborted_cycle_says_why() {
+        let no_space = ToManagement::PrepareFailed {
+            ticket: Ticket { cycle: 1, attempt: 1 },
+            why: Failure::NoSpace { needed_bytes: 9 },
+        };
+        for (event, expected) in [
+            (Event::Request(7, Command::AbortCycle), "it was asked for"),
+            (Event::Message(READER, no_space), "node 0000000000000002 has no room for it"),
+        ] {
+            let mut server = preparing();
+            let (sequence, _) = decided(server.on(1500, event)).unwrap();
+            server.on(2000, Event::Persisted(sequence));
+            let outcome = server.outcome().unwrap();
+            assert_eq!((outcome.cycle, outcome.took_ms), (1, 2000));
+            assert_eq!(outcome.end, CycleEnd::Aborted { why: expected.into() });
+        }
     }
 }

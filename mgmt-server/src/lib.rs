@@ -16,6 +16,7 @@ mod hub;
 mod indexes;
 mod leases;
 mod membership;
+mod outcome;
 mod placement;
 mod plan;
 mod server;

@@ -32,6 +32,7 @@ pub(crate) fn status(
         kept: state.kept.clone(),
         last_cycle: state.last_cycle,
         cycle: state.cycle.as_ref().map(|c| (c.cycle, phase(&c.phase))),
+        outcome: coordinator.outcome().cloned(),
         plan_version: state.plan_version,
         leases: coordinator.leases().count() as u64,
         indexes: state.indexes.clone(),

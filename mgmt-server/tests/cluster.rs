@@ -11,7 +11,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 use webbase_mgmt_server::{ManagementServer, ServerOptions, Settings};
 use webbase_node::cycle::message::{Removal, SeenAgain};
-use webbase_node::plan::Status;
+use webbase_node::plan::{CycleEnd, Status};
 use webbase_node::{Cluster, ClusterSettings, Host, HostOptions, Role};
 use webbase_storage::{Organization, Page};
 
@@ -187,6 +187,9 @@ async fn everything_survives_restarts() {
     let mut pages = Pages::new();
     add(&cluster, &mut pages, 0..300, 1).await;
     cluster.cycle(|_| {}).await.unwrap();
+    let outcome = cluster.status().await.unwrap().outcome.unwrap();
+    assert_eq!((outcome.cycle, outcome.end, outcome.pages), (1, CycleEnd::Committed { generation: 1 }, 300));
+    assert!(outcome.bytes > 300 * 80, "{} bytes", outcome.bytes);
     add(&cluster, &mut pages, 200..500, 2).await;
     for name in ["u1", "r1", "r2"] {
         repository.kill(name).await;

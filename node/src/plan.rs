@@ -183,6 +183,8 @@ pub struct Status {
     pub last_cycle: u64,
     /// The running cycle and its phase.
     pub cycle: Option<(u64, String)>,
+    /// What came of the last one that ended since the management server started.
+    pub outcome: Option<CycleOutcome>,
     /// The version of plans.
     pub plan_version: u64,
     /// Leases open.
@@ -191,6 +193,50 @@ pub struct Status {
     pub indexes: Vec<Index>,
     /// The nodes.
     pub nodes: Vec<NodeStatus>,
+}
+
+/// What came of a cycle.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CycleOutcome {
+    /// Its number.
+    pub cycle: u64,
+    /// How it ended.
+    pub end: CycleEnd,
+    /// Pages that read nodes had to fetch, each replica counted.
+    pub pages: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// From its begin to its end, or from the management server's start if that was later.
+    pub took_ms: u64,
+}
+
+/// How a cycle ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CycleEnd {
+    /// With this generation.
+    Committed {
+        /// Its number.
+        generation: u64,
+    },
+    /// As if it had not been: its pages wait for the next one.
+    Aborted {
+        /// What was in the way.
+        why: String,
+    },
+}
+
+impl std::fmt::Display for CycleOutcome {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let CycleOutcome { cycle, end, pages, bytes, took_ms } = self;
+        let seconds = *took_ms as f64 / 1000.0;
+        match end {
+            CycleEnd::Committed { generation } => write!(
+                f,
+                "cycle {cycle} made generation {generation} in {seconds:.1} s: {pages} pages, {bytes} bytes moved"
+            ),
+            CycleEnd::Aborted { why } => write!(f, "cycle {cycle} was aborted after {seconds:.1} s: {why}"),
+        }
+    }
 }
 
 /// How a node stands.

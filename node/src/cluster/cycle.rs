@@ -37,7 +37,10 @@ impl Cluster {
                     Err(NodeError::Denied { peer, what: "bring the cycle to its end", why })
                 };
                 if now.committed <= before.committed {
-                    return refuse(format!("cycle {cycle} was aborted; its pages stay for the next one"));
+                    let outcome = now.outcome.filter(|outcome| outcome.cycle == cycle);
+                    let what =
+                        outcome.map_or_else(|| format!("cycle {cycle} was aborted"), |o| o.to_string());
+                    return refuse(format!("{what}; its pages stay for the next one"));
                 }
                 if now.serving >= now.committed {
                     // Whoever waited for it reads it from now on.

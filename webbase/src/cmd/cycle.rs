@@ -7,7 +7,7 @@ use super::{Repository, node_name};
 
 /// Run a cycle: everything added so far becomes visible, all at once.
 ///
-/// Progress goes to stderr; the new generation's number to stdout, when readers see it.
+/// Progress goes to stderr, and at the end what came of it; the new generation's number to stdout, when readers see it.
 #[derive(clap::Args)]
 #[command(after_help = "Example:
   webbase cycle --mgmt 127.0.0.1:7701")]
@@ -35,7 +35,9 @@ impl Cycle {
 
 fn progress(status: &Status) -> String {
     let Some((number, phase)) = &status.cycle else {
-        return format!("generation {} is served", status.serving);
+        let outcome = status.outcome.as_ref().filter(|outcome| outcome.cycle == status.last_cycle);
+        let outcome = outcome.map_or_else(String::new, |outcome| format!("{outcome}; "));
+        return format!("{outcome}generation {} is served", status.serving);
     };
     let mut line = format!("cycle {number}: {phase}");
     for node in &status.nodes {

@@ -5,7 +5,7 @@ use std::io::Write as _;
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
-use webbase_node::plan::{NodeFigures, NodeState, NodeStatus, Status as Standing};
+use webbase_node::plan::{CycleEnd, CycleOutcome, NodeFigures, NodeState, NodeStatus, Status as Standing};
 use webbase_storage::Stats;
 
 use super::{Repository, node_name};
@@ -60,12 +60,28 @@ fn as_json(standing: &Standing) -> Value {
         "kept": standing.kept,
         "last_cycle": standing.last_cycle,
         "cycle": cycle,
+        "outcome": standing.outcome.as_ref().map(outcome_json),
         "plan_version": standing.plan_version,
         "leases": standing.leases,
         "indexes": standing.indexes.iter().map(|index| {
             json!({"name": index.name, "generation": index.generation, "place": index.place})
         }).collect::<Vec<_>>(),
         "nodes": nodes,
+    })
+}
+
+fn outcome_json(outcome: &CycleOutcome) -> Value {
+    let (generation, aborted) = match &outcome.end {
+        CycleEnd::Committed { generation } => (Some(generation), None),
+        CycleEnd::Aborted { why } => (None, Some(why)),
+    };
+    json!({
+        "cycle": outcome.cycle,
+        "generation": generation,
+        "aborted": aborted,
+        "pages": outcome.pages,
+        "bytes": outcome.bytes,
+        "took_ms": outcome.took_ms,
     })
 }
 
@@ -110,9 +126,11 @@ fn as_text(standing: &Standing) -> String {
     let mut out = format!(
         "generation {serving} is served, {committed} is committed, {kept:?} are kept for {leases} leases; {cycle}\n"
     );
+    if let Some(outcome) = &standing.outcome {
+        let _ = writeln!(out, "{outcome}"); // writing to a string does not fail
+    }
     let mut row = |cells: [&str; 8]| {
         let [node, address, role, state, generation, epoch, pages, bytes] = cells;
-        // Writing to a string does not fail.
         let _ = writeln!(
             out,
             "{node:<16}  {address:<21}  {role:<6}  {state:<9}  {generation:>10}  {epoch:>5}  {pages:>12}  {bytes:>15}"

@@ -45,7 +45,9 @@ async fn a_full_disk_aborts_the_cycle_and_nothing_else() {
     let before = cluster.status().await.unwrap();
     truth.expect(before.committed + 1);
     let failed = cluster.cycle(|_| {}).await.unwrap_err();
-    assert!(failed.to_string().contains("aborted"), "{failed}");
+    let r1 = fleet.id(&cluster, "r1").await;
+    let why = format!("node {:016x} has no room", r1.0);
+    assert!(failed.to_string().contains("aborted") && failed.to_string().contains(&why), "{failed}");
     let after = fleet.settled(&cluster).await;
     assert_eq!((after.committed, after.cycle), (before.committed, None));
     // The old generation is read as before, and the pages are not lost: with more room the next cycle brings them.

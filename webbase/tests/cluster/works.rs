@@ -92,6 +92,9 @@ async fn the_commands_do_what_they_say() {
     let cycle = fleet.command(&["cycle"]);
     assert!(cycle.status.success(), "{}", String::from_utf8_lossy(&cycle.stderr));
     assert_eq!(String::from_utf8_lossy(&cycle.stdout), "1\n");
+    let told = String::from_utf8_lossy(&cycle.stderr);
+    let last = told.lines().last().unwrap();
+    assert!(last.starts_with("cycle 1 made generation 1 in ") && last.contains(" 50 pages, "), "{told}");
 
     let get = fleet.command(&["get", &url(7)]);
     assert!(get.status.success());
@@ -109,8 +112,11 @@ async fn the_commands_do_what_they_say() {
     let status: Value = serde_json::from_slice(&status.stdout).unwrap();
     assert_eq!((&status["serving"], &status["committed"]), (&Value::from(1), &Value::from(1)));
     assert_eq!(status["nodes"].as_array().unwrap().len(), 2);
+    let outcome = &status["outcome"];
+    assert_eq!((&outcome["generation"], &outcome["aborted"]), (&Value::from(1), &Value::Null));
+    assert_eq!((&outcome["cycle"], &outcome["pages"]), (&Value::from(1), &Value::from(50)));
     let text = fleet.command(&["status"]);
-    assert_eq!(String::from_utf8_lossy(&text.stdout).lines().count(), 4);
+    assert_eq!(String::from_utf8_lossy(&text.stdout).lines().count(), 5);
 
     let unknown = fleet.command(&["drain", "00000000000000ff"]);
     assert_eq!(unknown.status.code(), Some(1));
