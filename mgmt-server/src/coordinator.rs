@@ -52,6 +52,8 @@ pub struct Settings {
     pub switch_limit_ms: u64,
     /// A cycle waits so long, at most, for moves and for being possible.
     pub begin_limit_ms: u64,
+    /// A replacement waits so long, at most, for its new node.
+    pub replace_limit_ms: u64,
     /// A cycle has at most this many attempts.
     pub attempts_max: u32,
     /// So many commits may wait for replicas that are down; then a cycle is refused until those return or are removed.
@@ -73,6 +75,7 @@ impl Default for Settings {
             prepare_limit_ms: 24 * 3600 * 1000,
             switch_limit_ms: 60_000,
             begin_limit_ms: 600_000,
+            replace_limit_ms: 600_000,
             attempts_max: 8,
             unconfirmed_max: 64,
             changes_max: 1_000_000,
@@ -92,7 +95,8 @@ pub enum Command {
     Drain(NodeId),
     /// A node that is down will not return: its ranges are given to others.
     RemoveLost(NodeId),
-    /// As [`Command::RemoveLost`], but a new node takes exactly its places. To be said before the new one starts.
+    /// As [`Command::RemoveLost`], but a new node, with the same roles, takes exactly its places. To be said before the new
+    /// one starts.
     Replace {
         /// The lost node.
         old: NodeId,
@@ -159,6 +163,28 @@ pub enum Refusal {
     LastNode {
         /// Which.
         node: NodeId,
+    },
+    /// A replacement has to be new.
+    #[error("node {:016x} is or was in the table already; a replacement has to be a new node", node.0)]
+    NotNew {
+        /// Which.
+        node: NodeId,
+    },
+    /// A replacement has to have the same roles. It is let in all the same, with places of its own.
+    #[error("node {:016x} has not the roles of node {:016x}, so it cannot take its places", new.0, old.0)]
+    OtherRoles {
+        /// The lost node.
+        old: NodeId,
+        /// The new one.
+        new: NodeId,
+    },
+    /// The new node did not come.
+    #[error("node {:016x} did not report within {} s; start it, and say again what it replaces", node.0, limit_ms / 1000)]
+    NeverCame {
+        /// Which.
+        node: NodeId,
+        /// How long it was waited for.
+        limit_ms: u64,
     },
     /// The generation is gone, or is about to go.
     #[error("generation {generation} is not kept")]
@@ -391,7 +417,10 @@ impl Coordinator {
                     self.waiting.push(Waiting { id, command, since_ms: now_ms });
                 }
             }
-            Event::Tick => self.leases.expire(now_ms),
+            Event::Tick => {
+                self.leases.expire(now_ms);
+                self.expire_replacements(now_ms, &mut actions);
+            }
         }
         self.decide(now_ms, &mut actions);
         self.tell_all(now_ms, &mut actions);

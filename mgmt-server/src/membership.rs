@@ -144,7 +144,7 @@ impl Coordinator {
             let passed_cycle = state.last_cycle;
             let entry = UpdateEntry { included_through: 0, passed_cycle, free_through: 0 };
             let entry = NodeEntry { read, update: update.then_some(entry), down: false, leaving: false };
-            match self.replacement(&state, node, &mut answers) {
+            match self.replacement(&state, (node, &entry), &mut answers) {
                 Some(old) => {
                     state.placement.replace(old, node);
                     state.nodes.remove(&old);
@@ -162,16 +162,19 @@ impl Coordinator {
     fn replacement(
         &mut self,
         state: &State,
-        new: NodeId,
+        (new, entry): (NodeId, &NodeEntry),
         answers: &mut Vec<(u64, Result<Answer, Refusal>)>,
     ) -> Option<NodeId> {
         let ours = |c: &Command| matches!(c, Command::Replace { new: n, .. } if *n == new);
         let place = self.waiting.iter().position(|w| ours(&w.command))?;
         let waiting = self.waiting.remove(place);
         let Command::Replace { old, .. } = waiting.command else { return None };
-        let gone = !state.nodes.contains_key(&old);
-        let refusal =
-            if gone { Some(Refusal::UnknownNode { node: old }) } else { self.check(old, true, true).err() };
+        let roles = |entry: &NodeEntry| (entry.read, entry.update.is_some());
+        let refusal = match state.nodes.get(&old) {
+            None => Some(Refusal::UnknownNode { node: old }),
+            Some(lost) if roles(lost) != roles(entry) => Some(Refusal::OtherRoles { old, new }),
+            Some(_) => self.check(old, true, true).err(),
+        };
         let answer = refusal.map_or(Ok(Answer::Done), Err);
         let replaces = answer.is_ok();
         answers.push((waiting.id, answer));
@@ -181,14 +184,14 @@ impl Coordinator {
     fn decide_operator(&mut self, actions: &mut Vec<Action>) -> Option<Decision> {
         let wanted = |c: &Command| matches!(c, Command::Drain(_) | Command::RemoveLost(_));
         // A replacement that cannot be is refused now; one that can waits for its new node.
-        if let Some(place) = self.waiting.iter().position(
-            |w| matches!(w.command, Command::Replace { old, .. } if self.check(old, true, true).is_err()),
-        ) {
+        let cannot = |c: &Command| match c {
+            Command::Replace { old, new } => self.check_replace(*old, *new).err(),
+            _ => None,
+        };
+        let refused = self.waiting.iter().enumerate().find_map(|(at, w)| Some((at, cannot(&w.command)?)));
+        if let Some((place, refusal)) = refused {
             let waiting = self.waiting.remove(place);
-            if let Command::Replace { old, .. } = waiting.command {
-                let refusal = self.check(old, true, true).err();
-                actions.extend(refusal.map(|r| Action::Answer(waiting.id, Err(r))));
-            }
+            actions.push(Action::Answer(waiting.id, Err(refusal)));
             return None;
         }
         let place = self.waiting.iter().position(|w| wanted(&w.command))?;
@@ -214,6 +217,24 @@ impl Coordinator {
         Some(Decision { state, answers: vec![(waiting.id, Ok(Answer::Done))] })
     }
 
+    /// Refuses replacements whose new node does not come.
+    pub(crate) fn expire_replacements(&mut self, now_ms: u64, actions: &mut Vec<Action>) {
+        let limit_ms = self.settings.replace_limit_ms;
+        self.waiting.retain(|waiting| match waiting.command {
+            Command::Replace { new: node, .. } if now_ms.saturating_sub(waiting.since_ms) >= limit_ms => {
+                actions.push(Action::Answer(waiting.id, Err(Refusal::NeverCame { node, limit_ms })));
+                false
+            }
+            _ => true,
+        });
+    }
+
+    fn check_replace(&self, old: NodeId, new: NodeId) -> Result<(), Refusal> {
+        self.check(old, true, true)?;
+        let is_new = !self.state.nodes.contains_key(&new) && !self.state.removed.contains(&new);
+        if is_new { Ok(()) } else { Err(Refusal::NotNew { node: new }) }
+    }
+
     fn check(&self, node: NodeId, lost: bool, replaced: bool) -> Result<(), Refusal> {
         let entry = self.state.nodes.get(&node).ok_or(Refusal::UnknownNode { node })?;
         if lost && !entry.down {
@@ -225,5 +246,93 @@ impl Coordinator {
             return Err(Refusal::LastNode { node });
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use webbase_node::cycle::RangeMap;
+    use webbase_node::cycle::message::{ReadReport, ToManagement, UpdateReport};
+
+    use super::*;
+    use crate::coordinator::{Event, Settings};
+
+    const LOST: NodeId = NodeId(1);
+    const NEW: NodeId = NodeId(9);
+
+    /// A server whose only update node is down, asked to replace it.
+    fn asked(new: NodeId) -> (Coordinator, Vec<Action>) {
+        let mut state = State::new(RangeMap::new(1), 1);
+        let update = UpdateEntry { included_through: 0, passed_cycle: 0, free_through: 0 };
+        let entry = NodeEntry { read: false, update: Some(update), down: true, leaving: false };
+        state.nodes.insert(LOST, entry);
+        state.placement.add(LOST, false, true);
+        let mut server = Coordinator::start(0, state, Settings::default());
+        let actions = server.on(10, Event::Request(7, Command::Replace { old: LOST, new }));
+        (server, actions)
+    }
+
+    /// A new node reports, and what the server decides is made durable.
+    fn comes(
+        server: &mut Coordinator,
+        update: Option<UpdateReport>,
+        read: Option<ReadReport>,
+    ) -> Vec<Action> {
+        let report = ToManagement::Report { boot: 1, sequence: 1, welcomed: false, update, read };
+        let decided = server.on(20, Event::Message(NEW, report));
+        let sequence = decided.iter().find_map(|action| match action {
+            Action::Persist(sequence, _) => Some(*sequence),
+            _ => None,
+        });
+        server.on(30, Event::Persisted(sequence.unwrap()))
+    }
+
+    fn answer(actions: &[Action]) -> Option<Result<Answer, Refusal>> {
+        actions.iter().find_map(|action| match action {
+            Action::Answer(7, answer) => Some(answer.clone()),
+            _ => None,
+        })
+    }
+
+    fn updates() -> Option<UpdateReport> {
+        Some(UpdateReport { first_epoch: 1, open_epoch: 1, sealed_cycle: 0, closed: false })
+    }
+
+    fn reads() -> Option<ReadReport> {
+        Some(ReadReport { current: 0, kept: Vec::new(), prepared: None, progress: None })
+    }
+
+    #[test]
+    fn a_new_node_with_the_same_roles_takes_the_places() {
+        let (mut server, actions) = asked(NEW);
+        assert_eq!(answer(&actions), None, "it waits for the new node");
+        assert_eq!(answer(&comes(&mut server, updates(), None)), Some(Ok(Answer::Done)));
+        assert!(server.state().removed.contains(&LOST));
+        assert_eq!(server.state().placement.update.owners(0), [NEW]);
+    }
+
+    #[test]
+    fn a_new_node_with_other_roles_does_not() {
+        for (update, read) in [(None, reads()), (updates(), reads())] {
+            let (mut server, _) = asked(NEW);
+            let refused = answer(&comes(&mut server, update, read));
+            assert_eq!(refused, Some(Err(Refusal::OtherRoles { old: LOST, new: NEW })));
+            assert!(server.state().nodes.contains_key(&LOST) && server.state().nodes.contains_key(&NEW));
+        }
+    }
+
+    #[test]
+    fn a_node_that_is_there_already_replaces_nobody() {
+        let (_, actions) = asked(LOST);
+        assert_eq!(answer(&actions), Some(Err(Refusal::NotNew { node: LOST })));
+    }
+
+    #[test]
+    fn a_replacement_that_never_comes_is_not_waited_for_for_ever() {
+        let (mut server, _) = asked(NEW);
+        assert_eq!(answer(&server.on(600_009, Event::Tick)), None);
+        let refused = answer(&server.on(600_010, Event::Tick));
+        assert_eq!(refused, Some(Err(Refusal::NeverCame { node: NEW, limit_ms: 600_000 })));
+        assert!(refused.unwrap().unwrap_err().to_string().contains("within 600 s"));
     }
 }
