@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use crate::client::Client;
 use crate::error::{NodeError, Result};
 use crate::wire::mux::Call;
 
@@ -20,23 +21,39 @@ pub struct Control {
 
 /// Sends messages.
 pub struct ControlSender {
-    call: Arc<Call>,
+    open: Arc<Open>,
 }
 
 /// Receives messages.
 pub struct ControlReceiver {
-    call: Arc<Call>,
+    open: Arc<Open>,
+}
+
+/// A call, and the connection it was opened on: that stays as long as the call does.
+struct Open {
+    call: Call,
+    _client: Option<Client>,
 }
 
 impl Control {
-    pub(crate) fn new(call: Call) -> Control {
-        let call = Arc::new(call);
-        Control { sender: ControlSender { call: call.clone() }, receiver: ControlReceiver { call } }
+    /// Of a call that was accepted.
+    pub(crate) fn accepted(call: Call) -> Control {
+        Control::new(Open { call, _client: None })
+    }
+
+    /// Of a call that this client opened.
+    pub(crate) fn opened(call: Call, client: &Client) -> Control {
+        Control::new(Open { call, _client: Some(client.clone()) })
+    }
+
+    fn new(open: Open) -> Control {
+        let open = Arc::new(open);
+        Control { sender: ControlSender { open: open.clone() }, receiver: ControlReceiver { open } }
     }
 
     /// Who is at the other end.
     pub fn peer(&self) -> &str {
-        &self.sender.call.mux().peer
+        &self.sender.open.call.mux().peer
     }
 
     /// As [`ControlSender::send`].
@@ -72,12 +89,12 @@ impl ControlSender {
             let (found, max) = (message.len() as u64, MESSAGE_BYTES_MAX as u64);
             return Err(NodeError::TooMuch { what: "bytes of a control message", found, max });
         }
-        self.call.send(0, message).await
+        self.open.call.send(0, message).await
     }
 
     /// Ends the call in good order.
     pub fn end(self) {
-        self.call.end();
+        self.open.call.end();
     }
 }
 
@@ -87,6 +104,6 @@ impl ControlReceiver {
     /// # Errors
     /// When the call was cut off, or nothing came within the limit; after that the call still works.
     pub async fn receive(&mut self, limit: Option<Duration>) -> Result<Option<Bytes>> {
-        Ok(self.call.receive(limit).await?.map(|item| item.payload))
+        Ok(self.open.call.receive(limit).await?.map(|item| item.payload))
     }
 }

@@ -301,6 +301,14 @@ async fn messages_of_a_control_call_go_both_ways_in_order() {
     sending.await.unwrap();
     let mut control = client.control("echo").unwrap();
     assert!(control.send(Bytes::from(vec![0; (16 << 20) + 1])).await.is_err());
+    // An open call keeps the connection when the client is gone, as whatever a client opened does.
+    drop(client);
+    assert_eq!(control.receive(limit).await.unwrap().unwrap(), "echo");
+    let (mut sender, mut receiver) = control.split();
+    sender.send(Bytes::from("still there")).await.unwrap();
+    assert_eq!(receiver.receive(limit).await.unwrap().unwrap(), "still there");
+    sender.end();
+    assert!(receiver.receive(limit).await.unwrap().is_none());
     drop(folder);
 }
 

@@ -404,7 +404,8 @@ impl Client {
     /// # Errors
     /// When the connection is gone; a refusal comes with the first message.
     pub fn control(&self, topic: &str) -> Result<Control> {
-        Ok(Control::new(self.inner.mux.open(&Request::Control { topic: topic.into() }, false)?))
+        let call = self.inner.mux.open(&Request::Control { topic: topic.into() }, false)?;
+        Ok(Control::opened(call, self))
     }
 }
 

@@ -115,7 +115,7 @@ impl Accept for Requests {
         let Some(call) = mux.accept(id, end)? else { return Ok(()) };
         if let Request::Control { topic } = request {
             match &self.inner.service.control {
-                Some(control) if topic.len() <= 200 => control.accept(&topic, Control::new(call)),
+                Some(control) if topic.len() <= 200 => control.accept(&topic, Control::accepted(call)),
                 _ => call.fail(&Fault::new(Code::BadRequest, "there are no control calls here")),
             }
             return Ok(());
