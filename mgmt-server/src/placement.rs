@@ -118,15 +118,36 @@ impl Side {
         }
         let mut loads = self.loads();
         loads.remove(&node);
-        for nodes in &mut self.target {
+        let mut given = Vec::new();
+        for (range, nodes) in self.target.iter_mut().enumerate() {
             let Some(place) = nodes.iter().position(|n| *n == node) else { continue };
             nodes.remove(place);
             let heir = loads.iter_mut().filter(|(n, _)| !nodes.contains(n)).min_by_key(|(n, l)| (**l, **n));
             if let Some((heir, load)) = heir {
                 nodes.push(*heir);
                 *load += 1;
+                given.push(range);
             }
         }
+        while self.even_out(&given, &mut loads) {}
+    }
+
+    /// Gives one of the ranges that were given last (they stand last in their lists) to a node with two less, if there is one.
+    fn even_out(&mut self, given: &[usize], loads: &mut BTreeMap<NodeId, usize>) -> bool {
+        for range in given {
+            let Some((heir, others)) = self.target.get_mut(*range).and_then(|n| n.split_last_mut()) else {
+                continue;
+            };
+            let Some(load) = loads.get(heir).copied() else { continue };
+            let better = loads.iter().filter(|(n, _)| !others.contains(n)).min_by_key(|(n, l)| (**l, **n));
+            if let Some((better, _)) = better.map(|(n, l)| (*n, *l)).filter(|(_, l)| l + 2 <= load) {
+                loads.entry(*heir).and_modify(|l| *l -= 1);
+                loads.entry(better).and_modify(|l| *l += 1);
+                *heir = better;
+                return true;
+            }
+        }
+        false
     }
 
     fn replace(&mut self, old: NodeId, new: NodeId) {
