@@ -83,6 +83,11 @@ impl Progress {
             || place.is_some_and(|(arrival, place)| (arrival, at.key) <= *place)
     }
 
+    /// Whether keys alone do not tell what was delivered.
+    pub(super) fn is_forgotten(&self) -> bool {
+        self.forgotten
+    }
+
     /// Whether that can be told of pages in this order.
     pub(super) fn can_tell(&self, at: &At) -> bool {
         !self.forgotten || (!self.only_single && at.arrival().is_some())

@@ -99,6 +99,8 @@ impl Share {
         let client = common.connections.to(node).await?;
         let (mut way, mut others) = self.ways(node);
         let mut reader = client.stream(&self.request(common, &way)?)?;
+        // What is forgotten on the way concerns the nodes after this one.
+        let forgotten = self.progress.is_forgotten();
         let mut accepted = false;
         let mut before: Option<At> = None;
         while let Some(next) = reader.next().await {
@@ -145,7 +147,7 @@ impl Share {
                     return Err(e);
                 }
             };
-            if !matches!(way, Way::Own(_)) && !self.progress.can_tell(&at) {
+            if forgotten && !matches!(way, Way::Own(_)) && !self.progress.can_tell(&at) {
                 self.progress.give_up(node);
                 return Err(common.other_order(node));
             }
