@@ -146,7 +146,10 @@ impl Repairs {
 
     /// Reads everything through, again and again.
     async fn look(self: Arc<Self>, scrub: Scrub) {
-        while scrub.bytes_per_s > 0 {
+        if scrub.bytes_per_s == 0 {
+            return;
+        }
+        loop {
             if let Some((generation, snapshot)) = self.read.as_ref().and_then(|read| read.newest()) {
                 scrub::pass(&self, generation, &*snapshot, scrub).await;
             }
