@@ -46,7 +46,7 @@ pub mod wire;
 pub use client::{
     Acknowledged, AddPages, AddRecords, Client, ClientSettings, Listing, PageReader, StreamRequest,
 };
-pub use cluster::{Adds, Cluster, ClusterSettings, ClusterStream, Found};
+pub use cluster::{Adds, Cluster, ClusterSettings, ClusterStream, Found, StreamCursor};
 pub use control::{Control, ControlReceiver, ControlSender, MESSAGE_BYTES_MAX};
 pub use error::{NodeError, Result, Retry};
 pub use host::{EPOCH, Host, HostOptions, Role, Scrub};
@@ -54,5 +54,5 @@ pub use management::{LIST_MAX, Management};
 #[cfg(feature = "tls")]
 pub use security::{ClientTls, ServerTls};
 pub use security::{Token, check_listen};
-pub use server::{AcceptControl, Answer, Load, Pages, Server, Service, Settings, StorePages};
+pub use server::{AcceptControl, Answer, Load, Pages, Places, Server, Service, Settings, StorePages};
 pub use wire::Limits;

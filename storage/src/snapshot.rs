@@ -3,7 +3,7 @@
 //! A [`Snapshot`] is volatile: it lasts as long as somebody holds it. A *generation* is a committed state with a number,
 //! kept on disk until it is dropped; [`crate::PageStore::generation`] gives a snapshot of it, also after a restart.
 
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 
 use crate::error::Result;
 use crate::page::{PageId, PageKey, RepositoryKey, Version};
@@ -20,6 +20,8 @@ pub struct Listed {
     pub version: Version,
     /// Bytes of its record.
     pub bytes: u64,
+    /// In a log: its ordinal.
+    pub ordinal: Option<u64>,
 }
 
 /// A committed state of a store, immutable whatever happens to the store later. Dropping it lets go of what only it
@@ -78,6 +80,13 @@ pub trait Snapshot: Send + Sync {
     /// # Errors
     /// When a page is damaged beyond telling its version, or cannot be read: a list never leaves a page out.
     fn list(&self, ids: RangeInclusive<PageId>, from: PageKey, limit: usize) -> Result<Vec<Listed>>;
+
+    /// Of some ordinals of a log, whose pages were appended in key order: the first from which on no page is below a key.
+    /// `None` where there are no ordinals, or rows cannot be read.
+    fn ordinal_from(&self, ordinals: Range<u64>, key: PageKey) -> Option<u64> {
+        let _ = (ordinals, key);
+        None
+    }
 
     /// How many pages it has.
     fn pages(&self) -> u64;

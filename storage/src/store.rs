@@ -228,6 +228,11 @@ pub trait PageStream: Send {
     /// Where to resume so that exactly the pages not delivered yet follow.
     fn cursor(&self) -> Cursor;
 
+    /// In a log: the ordinal of the last record, or of the one that the last error was about.
+    fn ordinal(&self) -> Option<u64> {
+        None
+    }
+
     /// After an error about one record: the page that it is of, where that can be told.
     fn lost(&self) -> Option<PageKey> {
         None

@@ -8,7 +8,9 @@ use webbase_storage::{Cursor, PageKey, Record};
 use super::Client;
 use crate::error::{NodeError, Result};
 use crate::wire::frame::RECORDS;
-use crate::wire::message::{self, ChunkHead, ENTRY_BYTES, Entry, Key, Lost, Request, StreamOrder};
+use crate::wire::message::{
+    self, After, ChunkHead, ENTRY_BYTES, Entry, Key, Lost, Request, StreamOrder, UNKNOWN,
+};
 use crate::wire::mux::Call;
 use crate::wire::ranges::RangeSet;
 use crate::wire::records::take_verified;
@@ -26,6 +28,8 @@ pub struct StreamRequest {
     pub direct: bool,
     /// Which pages.
     pub ranges: RangeSet,
+    /// Only those behind these places, which any node may have told; `order` and `from` do not count then.
+    pub after: Option<After>,
 }
 
 impl Default for StreamRequest {
@@ -36,6 +40,7 @@ impl Default for StreamRequest {
             from: Cursor::Start.to_string(),
             direct: false,
             ranges: RangeSet::all(),
+            after: None,
         }
     }
 }
@@ -54,8 +59,8 @@ pub struct PageReader {
     /// The cursor before this chunk.
     before: String,
     damaged: Vec<Lost>,
-    /// The page that the last error was about.
-    lost: Option<PageKey>,
+    /// The page that the last error was about, and its arrival.
+    lost: Option<(PageKey, Option<u64>)>,
     over: bool,
 }
 
@@ -63,7 +68,10 @@ impl PageReader {
     pub(super) fn open(client: &Client, request: &StreamRequest) -> Result<PageReader> {
         let StreamRequest { generation, order, direct, .. } = *request;
         let (from, ranges) = (request.from.clone(), request.ranges.clone());
-        let call = client.ask(&Request::Stream { generation, order, from, direct, ranges })?;
+        let call = client.ask(&match request.after.clone() {
+            Some(after) => Request::StreamAfter { generation, direct, ranges, after },
+            None => Request::Stream { generation, order, from, direct, ranges },
+        })?;
         Ok(PageReader {
             client: client.clone(),
             call,
@@ -87,8 +95,9 @@ impl PageReader {
             return None;
         }
         loop {
-            if let Some(Lost { key, fault }) = self.damaged.pop() {
-                self.lost = key.map(PageKey::from);
+            if let Some(Lost { key, arrival, fault }) = self.damaged.pop() {
+                let arrival = Some(arrival).filter(|arrival| *arrival != UNKNOWN);
+                self.lost = key.map(|key| (key.into(), arrival));
                 return Some(Err(NodeError::Refused { peer: self.client.peer().into(), fault }));
             }
             if let Some(record) = take_verified(&mut self.payload) {
@@ -143,14 +152,26 @@ impl PageReader {
         Ok(true)
     }
 
-    /// After an error about a damaged page: which page it is, where the node could tell.
-    pub fn lost(&self) -> Option<PageKey> {
+    /// After an error about a damaged page: which page it is, and when it arrived, where the node could tell.
+    pub fn lost(&self) -> Option<(PageKey, Option<u64>)> {
         self.lost
     }
 
     /// Where a later stream goes on so that the last damage is met again: the place before its chunk.
     pub fn before_lost(&self) -> &str {
         &self.before
+    }
+
+    /// The generation in which the last page arrived, where this node's pages lie in that order.
+    pub fn arrival(&self) -> Option<u64> {
+        let mut left = self.delivered.checked_sub(1)? as u64;
+        for (count, arrival) in &self.head.as_ref()?.arrivals {
+            if left < u64::from(*count) {
+                return Some(*arrival).filter(|arrival| *arrival != UNKNOWN);
+            }
+            left -= u64::from(*count);
+        }
+        None
     }
 
     /// Whether pages come in key order; known once something has come.

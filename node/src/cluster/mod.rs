@@ -13,10 +13,12 @@
 
 mod add;
 mod connections;
+mod cursor;
 mod cycle;
 mod expiry;
 mod lookup;
 mod plans;
+mod progress;
 mod share;
 mod stream;
 
@@ -27,6 +29,7 @@ use std::time::Duration;
 use webbase_storage::{Compression, Dictionaries, PageKey, RepositoryKey};
 
 pub use self::add::Adds;
+pub use self::cursor::StreamCursor;
 pub use self::lookup::Found;
 pub use self::stream::ClusterStream;
 
@@ -58,8 +61,8 @@ pub struct ClusterSettings {
     /// Bytes of pages of a stream that wait to be taken.
     pub queue_bytes: usize,
     /// Pages of which a stream remembers that it delivered them, so that another node can go on where one failed, 16 bytes
-    /// and some each. Only nodes that stream in another order than that of the keys need it. With more pages the part of a
-    /// failed node goes on when that one returns, or ends with an error.
+    /// and some each. It is needed only between nodes whose pages are in different orders, such as a log and a hash store.
+    /// With more pages the part of a failed node goes on at one of the same order, or ends with an error.
     pub remembered_max: usize,
 }
 

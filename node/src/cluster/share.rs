@@ -1,15 +1,14 @@
-//! One node's share of a stream: some ranges, and how far they are delivered.
+//! One node's share of a stream: some ranges, and how far they are delivered (progress.rs).
 //!
-//! A node's cursor means nothing to another one, so a share also knows what was delivered in terms that every replica
-//! understands: all keys up to `through`, and single keys beyond it. A node that streams in key order needs only the first;
-//! only of one that does not (a log) are the single keys remembered. Another node then begins at its own beginning, or at the
-//! key, and leaves out what was delivered. All nodes have the same pages of a generation, so each page comes exactly once.
+//! A node's cursor means nothing to another one; what means the same to all is told in places: a key where pages come in key
+//! order, an arrival and a key where they come in the order in which they arrived. Only between nodes whose orders differ
+//! are the delivered keys needed, and remembered, up to a bound. Another node then begins at its own beginning and leaves out
+//! what was delivered. All nodes have the same pages of a generation, so each page comes exactly once.
 //!
 //! A page that is damaged at its node is looked up at the others and delivered in its place. Where the node cannot tell which
 //! page it is, another node goes on with the whole share: damage is told before the pages around it, so nothing that may be
 //! hidden is passed. Only what no node has whole is an error to the reader.
 
-use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -21,12 +20,13 @@ use webbase_storage::{Cursor, PageKey, Record};
 
 use super::connections::{Connections, name};
 use super::lookup::nodes_of;
-use crate::client::StreamRequest;
+use super::progress::{At, Progress};
+use crate::client::{PageReader, StreamRequest};
+use crate::cycle::RangeSet;
 use crate::cycle::message::NodeId;
-use crate::cycle::{RangeMap, RangeSet};
 use crate::error::{NodeError, Result};
 use crate::plan::{ReadPlan, Repository};
-use crate::wire::message::{Code, Fault};
+use crate::wire::message::{After, By, Code, Fault};
 use crate::wire::ranges::RangeSet as WireRanges;
 
 /// Between two rounds of asking for a damaged page.
@@ -34,65 +34,24 @@ const PAUSE: Duration = Duration::from_millis(200);
 
 /// What comes through the queue.
 pub(super) enum Item {
-    /// A page, and its place in the queue.
-    Page(Record, OwnedSemaphorePermit),
+    /// A page.
+    Page {
+        record: Record,
+        /// Where it lies in the stream.
+        at: At,
+        /// A range that has ended, up to here.
+        ended: Option<At>,
+        /// Its place in the queue.
+        _room: OwnedSemaphorePermit,
+    },
+    /// All pages of these ranges were delivered.
+    Done(RangeSet),
     /// A page that no node has whole; the stream goes on.
     Damaged(NodeError),
     /// The stream cannot go on.
     Failed(NodeError),
     /// All pages were delivered.
     End,
-}
-
-/// How far the pages of some ranges are delivered.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Progress {
-    /// All up to this key.
-    through: Option<PageKey>,
-    /// And these.
-    single: HashSet<PageKey>,
-    /// And these beyond `through`, which came from elsewhere because they are damaged at the node.
-    replaced: BTreeSet<PageKey>,
-    /// Nodes that have damage about here and cannot tell which page it hit: others are better.
-    hiding: BTreeSet<NodeId>,
-    /// There were too many to remember: only the node itself can go on, with its cursor.
-    forgotten: bool,
-    /// Where the last node stopped.
-    stopped: Option<(NodeId, String)>,
-}
-
-impl Progress {
-    fn is_delivered(&self, key: PageKey) -> bool {
-        let through = self.through.is_some_and(|through| key <= through);
-        through || self.single.contains(&key) || self.replaced.contains(&key)
-    }
-
-    /// Nothing was delivered.
-    pub(super) fn is_fresh(&self) -> bool {
-        self.through.is_none() && self.single.is_empty() && self.replaced.is_empty() && !self.forgotten
-    }
-
-    /// Whether pages are damaged at this node that it cannot tell.
-    pub(super) fn is_hidden_at(&self, node: NodeId) -> bool {
-        self.hiding.contains(&node)
-    }
-
-    /// Whether this node can go on here.
-    pub(super) fn can_go_on_at(&self, node: NodeId) -> bool {
-        !self.forgotten || self.stopped.as_ref().is_some_and(|(at, _)| *at == node)
-    }
-
-    /// The part of it about these ranges.
-    pub(super) fn within(&self, ranges: &RangeSet, map: RangeMap) -> Progress {
-        let within = |key: &&PageKey| ranges.contains(map.range_of(**key));
-        Progress {
-            single: self.single.iter().filter(within).copied().collect(),
-            replaced: self.replaced.iter().filter(within).copied().collect(),
-            hiding: self.hiding.clone(),
-            stopped: self.stopped.clone(),
-            ..*self
-        }
-    }
 }
 
 /// What all shares of a stream have in common.
@@ -129,7 +88,7 @@ impl Share {
         match &outcome {
             Ok(()) => {
                 common.connections.answered(node);
-                common.forget(&mut self.progress);
+                common.forget(&mut self.progress, false);
             }
             Err(e) => common.connections.failed(node, e),
         }
@@ -138,29 +97,36 @@ impl Share {
 
     async fn try_run(&mut self, common: &Common, node: NodeId, delivered: &mut u64) -> Result<()> {
         let client = common.connections.to(node).await?;
-        let from = self.from(node);
-        let mut own_start = from == Cursor::Start.to_string() || self.progress.forgotten;
-        let mut reader = client.stream(&self.request(common, from)?)?;
+        let (mut way, mut others) = self.ways(node);
+        let mut reader = client.stream(&self.request(common, &way)?)?;
+        // What is forgotten on the way concerns the nodes after this one.
+        let forgotten = self.progress.is_forgotten();
         let mut accepted = false;
+        let mut before: Option<At> = None;
         while let Some(next) = reader.next().await {
-            let ordered = reader.is_ordered();
-            let (record, in_place) = match next {
-                Ok(record) => (record, true),
-                Err(e) if !own_start && is_bad_request(&e) => {
-                    // It streams in another order than the one before it: from its beginning, then.
-                    own_start = true;
-                    reader = client.stream(&self.request(common, Cursor::Start.to_string())?)?;
+            let (record, at) = match next {
+                Ok(record) => {
+                    let at = common.at(&reader, record.get().key(), reader.arrival(), false);
+                    (record, at)
+                }
+                Err(e) if reader.is_over() && is_bad_request(&e) && !others.is_empty() => {
+                    // Its pages are in another order than those of the node before: from its beginning, then.
+                    way = others.remove(0);
+                    reader = client.stream(&self.request(common, &way)?)?;
                     continue;
                 }
                 Err(e) if !reader.is_over() && is_damage(&e) => match reader.lost() {
-                    Some(key) if self.progress.is_delivered(key) => continue,
-                    Some(key) => match common.elsewhere(key, node).await {
-                        Some(record) => (record, false),
-                        None => {
-                            common.send(Item::Damaged(e)).await?;
+                    Some((key, arrival)) => {
+                        let at = common.at(&reader, key, arrival, true);
+                        if self.progress.is_delivered(&at) {
                             continue;
                         }
-                    },
+                        let Some(record) = common.elsewhere(key, node).await else {
+                            common.send(Item::Damaged(e)).await?;
+                            continue;
+                        };
+                        (record, at)
+                    }
                     None if self.progress.is_hidden_at(node) => {
                         // There is no better node, as far as the next page.
                         accepted = true;
@@ -181,10 +147,13 @@ impl Share {
                     return Err(e);
                 }
             };
-            let key = record.get().key();
-            let new = !self.progress.is_delivered(key);
-            if new {
-                if let Err(e) = common.deliver(record).await {
+            if forgotten && !matches!(way, Way::Own(_)) && !self.progress.can_tell(&at) {
+                self.progress.give_up(node);
+                return Err(common.other_order(node));
+            }
+            let ended = self.end_before(&mut before, &at);
+            if !self.progress.is_delivered(&at) {
+                if let Err(e) = common.deliver(record, at, ended).await {
                     self.progress.stopped = Some((node, reader.cursor()));
                     return Err(e);
                 }
@@ -193,32 +162,56 @@ impl Share {
                     self.progress.hiding.clear();
                 }
             }
-            if ordered && !in_place {
-                self.progress.replaced.insert(key);
-            } else {
-                common.note(&mut self.progress, key, ordered, new);
-            }
+            common.note(&mut self.progress, &at);
         }
-        Ok(())
+        common.send(Item::Done(self.ranges.clone())).await
     }
 
-    /// Where a node begins.
-    fn from(&self, node: NodeId) -> String {
-        match (&self.progress.stopped, self.progress.through) {
-            (Some((at, cursor)), _) if *at == node => cursor.clone(),
-            (_, Some(through)) => through.next().map_or(Cursor::End, Cursor::Key).to_string(),
-            _ => Cursor::Start.to_string(),
+    /// A node's ranges come one after the other, within an arrival: the one before has ended there.
+    fn end_before(&mut self, before: &mut Option<At>, at: &At) -> Option<At> {
+        if at.ahead {
+            return None;
         }
+        let last = before.replace(*at).filter(|last| last.range != at.range)?;
+        if let Some((By::Arrival, arrival)) = last.order {
+            self.progress.pass(last.range, arrival, PageKey::MAX);
+        }
+        Some(At { key: PageKey::MAX, ..last })
     }
 
-    fn request(&self, common: &Common, from: String) -> Result<StreamRequest> {
-        let bits = common.repository.map.count().ilog2() as u8;
+    /// Where a node begins, and what to try when that means nothing to it.
+    fn ways(&self, node: NodeId) -> (Way, Vec<Way>) {
+        let own = self.progress.stopped.as_ref().filter(|(at, _)| *at == node);
+        let own = own.map(|(_, cursor)| Way::Own(cursor.clone()));
+        let through = self.progress.through.map(|through| through.next().map_or(Cursor::End, Cursor::Key));
+        let ways = own.into_iter().chain(through.map(Way::From));
+        let mut ways = ways.chain(self.progress.after().map(Way::After)).chain([Way::From(Cursor::Start)]);
+        (ways.next().unwrap_or(Way::From(Cursor::Start)), ways.collect())
+    }
+
+    fn request(&self, common: &Common, way: &Way) -> Result<StreamRequest> {
+        let bits = common.repository.map.bits();
         let ranges = WireRanges::of(bits, self.ranges.iter()).ok_or_else(|| NodeError::StreamLost {
             generation: common.generation,
             why: "its plan names a range that the repository does not have".into(),
         })?;
-        Ok(StreamRequest { generation: common.generation, from, ranges, ..StreamRequest::default() })
+        let all = StreamRequest { generation: common.generation, ranges, ..StreamRequest::default() };
+        Ok(match way {
+            Way::Own(cursor) => StreamRequest { from: cursor.clone(), ..all },
+            Way::From(cursor) => StreamRequest { from: cursor.to_string(), ..all },
+            Way::After(after) => StreamRequest { after: Some(after.clone()), ..all },
+        })
     }
+}
+
+/// How a stream at a node begins.
+enum Way {
+    /// At the node's own cursor: exactly what is left follows.
+    Own(String),
+    /// Behind places that nodes share.
+    After(After),
+    /// Somewhere before what is left.
+    From(Cursor),
 }
 
 fn is_bad_request(e: &NodeError) -> bool {
@@ -263,11 +256,26 @@ impl Common {
         }
     }
 
+    /// A node whose pages are in another order than what was delivered is told in.
+    fn other_order(&self, node: NodeId) -> NodeError {
+        let why = format!("the pages of {} are in another order than those that came before", name(node));
+        NodeError::StreamLost { generation: self.generation, why }
+    }
+
+    /// Where a page lies in a stream.
+    fn at(&self, reader: &PageReader, key: PageKey, arrival: Option<u64>, ahead: bool) -> At {
+        let order = match arrival {
+            _ if reader.is_ordered() => Some((By::Key, 0)),
+            arrival => arrival.map(|arrival| (By::Arrival, arrival)),
+        };
+        At { range: self.repository.range_of(key), key, order, ahead }
+    }
+
     /// Queues a page, waiting for room.
-    async fn deliver(&self, record: Record) -> Result<()> {
+    async fn deliver(&self, record: Record, at: At, ended: Option<At>) -> Result<()> {
         let bytes = record.bytes().len().clamp(1, self.room_bytes) as u32;
         let permit = self.room.clone().acquire_many_owned(bytes).await.map_err(|_| self.dropped())?;
-        self.send(Item::Page(record, permit)).await
+        self.send(Item::Page { record, at, ended, _room: permit }).await
     }
 
     async fn send(&self, item: Item) -> Result<()> {
@@ -279,25 +287,18 @@ impl Common {
     }
 
     /// Takes note of a page that is delivered.
-    fn note(&self, progress: &mut Progress, key: PageKey, ordered: bool, new: bool) {
-        if ordered {
-            progress.through = progress.through.max(Some(key));
-            if progress.replaced.first().is_some_and(|first| *first <= key) {
-                progress.replaced.retain(|replaced| *replaced > key);
-            }
-        } else if new && !progress.forgotten {
-            progress.single.insert(key);
+    fn note(&self, progress: &mut Progress, at: &At) {
+        if progress.note(at) && progress.remember(at.key) {
             let remembered = self.remembered.fetch_add(1, Ordering::Relaxed);
             if remembered >= self.remembered_max {
-                self.forget(progress);
-                progress.forgotten = true;
+                self.forget(progress, true);
             }
         }
     }
 
     /// Lets the memory of single keys go.
-    fn forget(&self, progress: &mut Progress) {
-        let keys = std::mem::take(&mut progress.single).len();
+    fn forget(&self, progress: &mut Progress, too_long: bool) {
+        let keys = progress.forget(too_long);
         let _ = self
             .remembered
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| Some(n.saturating_sub(keys)));

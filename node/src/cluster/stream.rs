@@ -12,16 +12,19 @@ use parking_lot::Mutex;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
-use webbase_storage::Record;
+use webbase_storage::{Record, StorageError};
 
 use super::Cluster;
+use super::cursor::StreamCursor;
 use super::lookup::nodes_of;
-use super::share::{Common, Item, Progress, Share};
-use crate::cycle::RangeSet;
+use super::progress::Progress;
+use super::share::{Common, Item, Share};
 use crate::cycle::message::NodeId;
+use crate::cycle::{RangeMap, RangeSet};
 use crate::error::{NodeError, Result};
 use crate::management::Management;
-use crate::plan::Lease;
+use crate::plan::{Addresses, Lease, ReadPlan};
+use crate::wire::message::By;
 
 /// Pages in the queue, at most; their bytes are bounded, too.
 const QUEUE_PAGES: usize = 1024;
@@ -35,6 +38,10 @@ pub struct ClusterStream {
     queue: mpsc::Receiver<Item>,
     generation: u64,
     over: bool,
+    /// How far it was taken.
+    taken: StreamCursor,
+    /// Ranges of which pages came in two orders, or in none: until they are done they have no place.
+    placeless: RangeSet,
 }
 
 impl ClusterStream {
@@ -49,9 +56,24 @@ impl ClusterStream {
         if self.over {
             return None;
         }
-        match self.queue.recv().await {
-            Some(Item::Page(record, _room)) => Some(Ok(record)),
+        let item = loop {
+            match self.queue.recv().await {
+                Some(Item::Done(ranges)) => self.taken.done = self.taken.done.union(&ranges),
+                item => break item,
+            }
+        };
+        match item {
+            Some(Item::Page { record, at, ended, _room }) => {
+                let ended = ended.map(|at| (at.range, self.taken.note(&at)));
+                for (range, told) in ended.into_iter().chain([(at.range, self.taken.note(&at))]) {
+                    if !told {
+                        self.placeless.insert(range);
+                    }
+                }
+                Some(Ok(record))
+            }
             Some(Item::Damaged(e)) => Some(Err(e)),
+            Some(Item::Done(_)) => None, // taken above
             Some(Item::End) => {
                 self.over = true;
                 None
@@ -67,6 +89,20 @@ impl ClusterStream {
             }
         }
     }
+
+    /// Where another stream, of this client or of another one, goes on behind the last page that was taken
+    /// ([`Cluster::resume`]), while the generation is held. A page that came as an error is behind it, too.
+    ///
+    /// # Errors
+    /// When pages of some range came in an order of one node's own, or in two orders because a node failed and one of another
+    /// organization went on: there is no place until that range is done.
+    pub fn cursor(&self) -> Result<StreamCursor> {
+        if self.placeless.is_subset(&self.taken.done) {
+            return Ok(self.taken.clone());
+        }
+        let why = "some of its pages came in an order that other nodes do not share".into();
+        Err(NodeError::StreamLost { generation: self.generation, why })
+    }
 }
 
 impl Cluster {
@@ -76,7 +112,38 @@ impl Cluster {
     /// When the management server gives no lease.
     pub async fn stream(&self) -> Result<ClusterStream> {
         let asked_at = Instant::now();
-        let (lease, plan, addresses) = self.inner.management.open_lease().await?;
+        let leased = self.inner.management.open_lease().await?;
+        let taken = StreamCursor::new(leased.0.generation, self.inner.repository.map.bits());
+        self.open_stream(asked_at, leased, taken)
+    }
+
+    /// Goes on with a stream where it was left: exactly the pages that were not taken then follow.
+    ///
+    /// # Errors
+    /// When the generation is gone ([`NodeError::StreamLost`]), the cursor is of another repository, or the management server
+    /// does not answer.
+    pub async fn resume(&self, cursor: &StreamCursor) -> Result<ClusterStream> {
+        let map = self.inner.repository.map;
+        let known = RangeSet::all(map);
+        let foreign = cursor.places.keys().any(|range| !known.contains(*range));
+        if cursor.bits != map.bits() || foreign || !cursor.done.is_subset(&known) {
+            let what = "it is of a repository with other ranges".into();
+            return Err(StorageError::BadCursor { what }.into());
+        }
+        let (asked_at, generation) = (Instant::now(), cursor.generation);
+        let leased = match self.inner.management.lease_on(generation).await {
+            Err(NodeError::Denied { why, .. }) => return Err(NodeError::StreamLost { generation, why }),
+            leased => leased?,
+        };
+        self.open_stream(asked_at, leased, cursor.clone())
+    }
+
+    fn open_stream(
+        &self,
+        asked_at: Instant,
+        (lease, plan, addresses): (Lease, ReadPlan, Addresses),
+        taken: StreamCursor,
+    ) -> Result<ClusterStream> {
         self.inner.connections.learn(&addresses);
         let (queue, taker) = mpsc::channel(QUEUE_PAGES);
         let room_bytes = self.inner.settings.queue_bytes.clamp(1, u32::MAX as usize >> 4);
@@ -103,9 +170,25 @@ impl Cluster {
             shares: JoinSet::new(),
             waiting: Vec::new(),
         };
-        tokio::spawn(streaming.run());
-        Ok(ClusterStream { queue: taker, generation: lease.generation, over: false })
+        tokio::spawn(streaming.run(left(&taken, self.inner.repository.map)));
+        let (generation, placeless) = (lease.generation, RangeSet::new());
+        Ok(ClusterStream { queue: taker, generation, over: false, taken, placeless })
     }
+}
+
+/// What is left behind a cursor: ranges whose places are of one kind together.
+fn left(taken: &StreamCursor, map: RangeMap) -> Vec<Share> {
+    let mut kinds: BTreeMap<Option<By>, RangeSet> = BTreeMap::new();
+    for range in RangeSet::all(map).minus(&taken.done).iter() {
+        kinds.entry(taken.places.get(&range).map(|(by, ..)| *by)).or_default().insert(range);
+    }
+    let progress = Progress::resumed(&taken.places, &taken.ahead);
+    let share = |ranges: RangeSet| {
+        let mut progress = progress.within(&ranges, map);
+        progress.settle();
+        Share { progress, ranges }
+    };
+    kinds.into_values().map(share).collect()
 }
 
 /// A share nobody streams at the moment.
@@ -130,8 +213,8 @@ struct Streaming {
 }
 
 impl Streaming {
-    async fn run(mut self) {
-        let last = match self.go().await {
+    async fn run(mut self, shares: Vec<Share>) {
+        let last = match self.go(shares).await {
             Ok(()) => Item::End,
             Err(e) => Item::Failed(e),
         };
@@ -141,13 +224,13 @@ impl Streaming {
         let _runs_out = self.management.end_lease(&self.lease).await;
     }
 
-    async fn go(&mut self) -> Result<()> {
+    async fn go(&mut self, shares: Vec<Share>) -> Result<()> {
         if self.common.generation == 0 {
             return Ok(());
         }
-        let (share, since) = (self.everything(), Instant::now());
+        let since = Instant::now();
         let failed = NodeError::NoNode { role: "read", range: 0, generation: self.common.generation };
-        self.waiting.push(Waiting { share, since, failed });
+        self.waiting.extend(shares.into_iter().map(|share| Waiting { share, since, failed: failed.clone() }));
         self.give_out()?;
         let mut tick = tokio::time::interval(TICK);
         while !self.shares.is_empty() || !self.waiting.is_empty() {
@@ -163,11 +246,6 @@ impl Streaming {
             }
         }
         Ok(())
-    }
-
-    fn everything(&self) -> Share {
-        let ranges = RangeSet::all(self.common.repository.map);
-        Share { ranges, progress: Progress::default() }
     }
 
     fn ended(

@@ -11,6 +11,7 @@ use webbase_storage::{Options, Organization, PageKey, PageStore, RepositoryKey, 
 
 use super::epochs::open_or_create;
 use super::file::NodeFile;
+use super::runs::Runs;
 use super::tombstones::Tombstones;
 use crate::cycle::{RangeMap, RangeSet, ReadDurable};
 use crate::error::Result;
@@ -23,6 +24,8 @@ pub(super) struct Served {
     pub(super) ranges: RangeSet,
     /// The number under which the store keeps it.
     pub(super) number: u64,
+    /// When its pages arrived.
+    pub(super) runs: Arc<Runs>,
 }
 
 /// The store of a read node and its generations.
@@ -56,6 +59,7 @@ impl Generations {
             if !file.numbers.values().any(|n| *n == number) {
                 store.drop_generation(number)?;
                 Tombstones::remove(&dir, number)?;
+                Runs::remove(&dir, number)?;
             }
         }
         let generations = Generations { store, dir, map, served: RwLock::default() };
@@ -70,7 +74,8 @@ impl Generations {
         for (generation, ranges) in visible(read) {
             let Some(&number) = file.numbers.get(&generation) else { continue };
             if let Some(snapshot) = self.store.generation(number)? {
-                served.insert(generation, Served { snapshot, ranges, number });
+                let runs = Arc::new(Runs::read(&self.dir, number)?);
+                served.insert(generation, Served { snapshot, ranges, number, runs });
             }
         }
         let before = std::mem::replace(&mut *self.served.write(), served);

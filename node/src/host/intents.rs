@@ -12,6 +12,7 @@ use super::file::NodeFile;
 use super::generations::Generations;
 use super::peers::Peers;
 use super::pull::{Failed, Puller};
+use super::runs::Runs;
 use super::tombstones::Tombstones;
 use crate::cycle::message::Ticket;
 use crate::cycle::{Done, Intent, Prepared, Pull, RangeSet};
@@ -24,8 +25,8 @@ pub(super) struct Disk {
     pub(super) update: Option<Arc<Epochs>>,
     pub(super) read: Option<Arc<Generations>>,
     pub(super) peers: Arc<Peers>,
-    /// What the last list of a pull found, and the tombstones of the state that was pulled.
-    job: Mutex<(u64, Tombstones)>,
+    /// What the last list of a pull found, and the tombstones and runs of the state that was pulled.
+    job: Mutex<(u64, Tombstones, Runs)>,
     /// Held while what the store keeps and what the file names may differ.
     keeping: Mutex<()>,
     /// The cycle that the running job belongs to.
@@ -90,8 +91,9 @@ impl Disk {
                     Err(e) => Err(Failed::from(e)),
                 };
                 match pulled {
-                    Ok(tombstones) => {
-                        self.job.lock().1 = tombstones;
+                    Ok((tombstones, runs)) => {
+                        let mut job = self.job.lock();
+                        (job.1, job.2) = (tombstones, runs);
                         Done::Ok
                     }
                     Err(failed) => failed.into(),
@@ -119,7 +121,16 @@ impl Disk {
             Some(number) => Tombstones::read(&generations.dir, number)?,
             None => Tombstones::default(),
         };
-        Ok(Puller { generations, peers: self.peers.clone(), pull, base_ranges, tombstones, cancelled })
+        let mut runs = match number {
+            Some(number) => Runs::read(&generations.dir, number)?,
+            None => Runs::default(),
+        };
+        if runs == Runs::default() {
+            // Of what is there already nobody knows the order.
+            runs.extend(Vec::new(), &base_ranges, &RangeSet::new());
+        }
+        let peers = self.peers.clone();
+        Ok(Puller { generations, peers, pull, base_ranges, tombstones, runs, cancelled })
     }
 
     fn reading(&self) -> Result<&Arc<Generations>> {
@@ -223,7 +234,9 @@ impl Disk {
         let number = self.file.lock().next_number;
         // Never the same number again, also if what follows fails.
         self.note(|file| file.next_number = number + 1)?;
-        std::mem::take(&mut self.job.lock().1).write(&generations.dir, number)?;
+        let (_, tombstones, runs) = std::mem::take(&mut *self.job.lock());
+        tombstones.write(&generations.dir, number)?;
+        runs.write(&generations.dir, number)?;
         generations.store.keep_generation(number)?;
         self.note(|file| {
             file.numbers.insert(generation, number);
@@ -257,6 +270,7 @@ impl Disk {
             if !named.contains(&number) {
                 generations.store.drop_generation(number)?;
                 Tombstones::remove(&generations.dir, number)?;
+                Runs::remove(&generations.dir, number)?;
             }
         }
         Ok(())

@@ -3,7 +3,7 @@
 //! ```text
 //!   NODE           who it is and where it stands (file.rs)
 //!   epoch-N/       update side: a store per epoch (epochs.rs)
-//!   pages/         read side: one store with its generations (generations.rs, tombstones.rs)
+//!   pages/         read side: one store with its generations (generations.rs, tombstones.rs, runs.rs)
 //! ```
 //!
 //! One task runs the cycle's machine: it hands the machine what is heard and what has ended, and carries out what the
@@ -18,6 +18,7 @@ mod pages;
 mod peers;
 mod pull;
 mod repair;
+mod runs;
 mod scrub;
 mod tombstones;
 

@@ -7,16 +7,17 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use webbase_storage::{
-    Added, Compacted, Dictionary, Due, Page, PageId, PageKey, PageStore, PageStream, Record, RepositoryKey,
-    Snapshot, Stats, StreamSpec, Trust, Verified, Version,
+    Added, Compacted, Dictionary, Due, Listed, Page, PageId, PageKey, PageStore, PageStream, Record,
+    RepositoryKey, Snapshot, Stats, StreamSpec, Trust, Verified, Version,
 };
 
 use super::epochs::{EPOCH, Epochs};
-use super::generations::Generations;
+use super::generations::{Generations, Served};
 use super::repair::{Met, Repairs};
+use super::runs::Placed;
 use super::tombstones::Tombstones;
 use crate::cycle::{AddRefusal, Node, RangeMap};
-use crate::server::{Answer, Pages};
+use crate::server::{Answer, Pages, Places};
 use crate::wire::message::{Code, Entry, Fault};
 use crate::wire::ranges::RangeSet;
 
@@ -92,12 +93,13 @@ impl NodePages {
     }
 }
 
-/// Lists the pages of some ranges from a key on, in order.
+/// Lists the pages of some ranges from a key on, in order; `arrival` tells when each arrived.
 pub(super) fn list(
     snapshot: &dyn Snapshot,
     map: RangeMap,
     from: PageKey,
     wanted: impl Fn(u32) -> bool,
+    arrival: impl Fn(&Listed) -> u64,
 ) -> webbase_storage::Result<Vec<Entry>> {
     let mut entries = Vec::new();
     let mut range = map.range_of(from);
@@ -110,7 +112,12 @@ pub(super) fn list(
             while let Some(start) = at {
                 let some = snapshot.list(ids.clone(), start, LIST_ROWS)?;
                 at = some.last().filter(|_| some.len() == LIST_ROWS).and_then(|last| last.key.next());
-                entries.extend(some.iter().map(|l| Entry { key: l.key, version: l.version, bytes: l.bytes }));
+                entries.extend(some.iter().map(|l| Entry {
+                    key: l.key,
+                    version: l.version,
+                    bytes: l.bytes,
+                    arrival: arrival(l),
+                }));
             }
         }
         range = end + 1;
@@ -192,7 +199,12 @@ impl Pages for NodePages {
     fn list(&self, generation: u64, from: PageKey, ranges: &RangeSet) -> Answer<Vec<Entry>> {
         let Some(snapshot) = self.snapshot(generation, Some(ranges))? else { return Ok(Vec::new()) };
         let wanted = |range: u32| ranges.contains(*self.map.ids(range).start());
-        self.told(generation, None, list(&*snapshot, self.map, from, wanted))
+        let runs = match &self.read {
+            Some(read) if generation & EPOCH == 0 => read.get(generation)?.runs,
+            _ => Arc::default(),
+        };
+        let arrival = |l: &Listed| runs.shared_arrival(self.map.range_of(l.key), l.ordinal);
+        self.told(generation, None, list(&*snapshot, self.map, from, wanted, arrival))
     }
 
     fn keys(&self, generation: u64, from: PageKey, ranges: &RangeSet) -> Answer<Vec<PageKey>> {
@@ -201,6 +213,12 @@ impl Pages for NodePages {
 
     fn is_pulled(&self, generation: u64) -> bool {
         generation & EPOCH != 0
+    }
+
+    fn places(&self, generation: u64) -> Option<Arc<dyn Places>> {
+        let read = self.read.as_ref().filter(|_| generation & EPOCH == 0)?;
+        let Served { snapshot, runs, .. } = read.get(generation).ok()?;
+        Some(Arc::new(Placed { runs, snapshot, map: self.map }))
     }
 
     fn check_ranges(&self, generation: u64, ranges: &RangeSet) -> Answer<()> {
@@ -338,6 +356,10 @@ impl PageStream for Watched {
 
     fn cursor(&self) -> webbase_storage::Cursor {
         self.stream.cursor()
+    }
+
+    fn ordinal(&self) -> Option<u64> {
+        self.stream.ordinal()
     }
 
     fn lost(&self) -> Option<PageKey> {

@@ -9,6 +9,8 @@
 //! 1. Memory holds one group's lists and a few windows of pages, however much is pulled.
 //! 2. Fetching the next window goes on while the store takes the last one.
 //! 3. Nothing is visible before the state is kept; whatever ends a pull early is rolled back.
+//! 4. What arrives with a generation is one run of the store, in key order (runs.rs). An exact copy is taken in order of
+//!    arrival and key, a run for each arrival, so that pages lie as they do at the source.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,11 +23,12 @@ use super::epochs::EPOCH;
 use super::generations::Generations;
 use super::pages;
 use super::peers::Peers;
+use super::runs::{Run, Runs, end_of};
 use super::tombstones::Tombstones;
 use crate::cycle::message::{Changes, EpochSource, NodeId};
 use crate::cycle::{Done, Pull, PullMode, RangeSet};
 use crate::error::NodeError;
-use crate::wire::message::Entry;
+use crate::wire::message::{Entry, UNKNOWN};
 use crate::wire::ranges::RangeSet as WireRanges;
 
 /// Pages that are fetched at once.
@@ -84,6 +87,22 @@ struct Wanted {
     source: usize,
 }
 
+/// What a group of ranges needs.
+struct Listed {
+    wanted: Vec<Wanted>,
+    gone: Vec<PageKey>,
+    /// Those that `wanted` counts.
+    sources: Vec<Source>,
+    order: Order,
+}
+
+/// Ranges whose pages will lie in an order of their own, and ranges whose pages will lie as everywhere.
+#[derive(Default)]
+struct Order {
+    alone: RangeSet,
+    shared: RangeSet,
+}
+
 /// A pull under way.
 pub(super) struct Puller {
     pub(super) generations: Arc<Generations>,
@@ -92,6 +111,8 @@ pub(super) struct Puller {
     /// The ranges that the base has here.
     pub(super) base_ranges: RangeSet,
     pub(super) tombstones: Tombstones,
+    /// Those of the base.
+    pub(super) runs: Runs,
     pub(super) cancelled: Arc<AtomicBool>,
 }
 
@@ -100,7 +121,7 @@ impl Puller {
     pub(super) async fn list(&self) -> Result<(u64, u64), Failed> {
         let (mut pages, mut bytes) = (0, 0);
         for group in self.groups(None) {
-            for wanted in self.wanted(&group).await?.0 {
+            for wanted in self.wanted(&group).await?.wanted {
                 pages += 1;
                 bytes += wanted.entry.bytes;
             }
@@ -108,8 +129,8 @@ impl Puller {
         Ok((pages, bytes))
     }
 
-    /// Fetches and applies everything, and commits the store. Returns the tombstones of the new state.
-    pub(super) async fn run(mut self, pages: u64, cycle: u64) -> Result<Tombstones, Failed> {
+    /// Fetches and applies everything, and commits the store. Returns the tombstones and the runs of the new state.
+    pub(super) async fn run(mut self, pages: u64, cycle: u64) -> Result<(Tombstones, Runs), Failed> {
         let (sender, receiver) = mpsc::channel::<Step>(WINDOWS);
         let store = self.generations.store.clone();
         let applying = tokio::task::spawn_blocking(move || apply(&*store, receiver));
@@ -120,34 +141,51 @@ impl Puller {
         }
         drop(sender);
         let applied = applying.await.map_err(|e| Failed::Disk(e.to_string()))?;
-        fetched?;
-        applied?;
-        self.finish(cycle).await
+        let (alone, shared) = fetched?;
+        let mut runs = std::mem::take(&mut self.runs);
+        runs.extend(applied?, &alone, &shared);
+        Ok((self.finish(cycle).await?, runs))
     }
 
-    async fn fetch_all(&self, sender: &mpsc::Sender<Step>, pages: u64) -> Result<(), Failed> {
+    /// Returns the ranges whose pages lie here in an order of their own from now on, and those where they do not any more.
+    async fn fetch_all(
+        &self,
+        sender: &mpsc::Sender<Step>,
+        pages: u64,
+    ) -> Result<(RangeSet, RangeSet), Failed> {
+        let (mut alone, mut shared) = (RangeSet::new(), RangeSet::new());
+        let mut last = None;
         for group in self.groups(Some(pages)) {
-            let (wanted, gone, sources) = self.wanted(&group).await?;
+            let Listed { mut wanted, gone, sources, order } = self.wanted(&group).await?;
+            order.alone.iter().for_each(|range| alone.insert(range));
+            order.shared.iter().for_each(|range| shared.insert(range));
             if !gone.is_empty() && sender.send(Step::Delete(gone)).await.is_err() {
-                return Ok(()); // the store failed, and says so
+                return Ok((alone, shared)); // the store failed, and says so
             }
+            wanted.sort_by_key(|w| (w.entry.arrival, w.entry.key));
             let mut rest = wanted.as_slice();
-            while !rest.is_empty() {
-                let mut bytes = 0;
+            while let Some(first) = rest.first() {
+                let (mut bytes, arrival) = (0, first.entry.arrival);
+                // An arrival's pages are a run; under a delta, where there is but one, all groups are the same one.
+                let is_exact = matches!(self.pull.mode, PullMode::Exact { .. });
+                let begins = last.replace((is_exact.then(|| group.clone()), arrival));
+                if begins != last && sender.send(Step::Begin(arrival)).await.is_err() {
+                    return Ok((alone, shared));
+                }
                 let fits = |w: &&Wanted| {
                     bytes += w.entry.bytes;
-                    bytes <= WINDOW_BYTES
+                    bytes <= WINDOW_BYTES && w.entry.arrival == arrival
                 };
                 let count = rest.iter().take(WINDOW_PAGES).take_while(fits).count().max(1);
                 let (window, later) = rest.split_at(count);
                 rest = later;
                 let records = self.fetch(window, &sources).await?;
                 if sender.send(Step::Merge(records)).await.is_err() {
-                    return Ok(());
+                    return Ok((alone, shared));
                 }
             }
         }
-        Ok(())
+        Ok((alone, shared))
     }
 
     /// The ranges to go through, in groups of about [`GROUP_PAGES`]; without an idea of how many there are, few at a time.
@@ -167,8 +205,8 @@ impl Puller {
         if self.cancelled.load(Ordering::Relaxed) { Err(Failed::Cancelled) } else { Ok(()) }
     }
 
-    /// What has to be fetched for some ranges, in order of keys, what has to go, and the sources that `Wanted` counts.
-    async fn wanted(&self, group: &[u32]) -> Result<(Vec<Wanted>, Vec<PageKey>, Vec<Source>), Failed> {
+    /// What has to be fetched for some ranges, in order of keys, and what has to go.
+    async fn wanted(&self, group: &[u32]) -> Result<Listed, Failed> {
         self.check()?;
         match &self.pull.mode {
             PullMode::Delta { sources, changes } => {
@@ -183,7 +221,8 @@ impl Puller {
                     !self.tombstones.bar(key, version)
                         && removed.get(&key).is_none_or(|bound| version > *bound)
                 });
-                Ok((wanted, Vec::new(), sources))
+                wanted.iter_mut().for_each(|w| w.entry.arrival = self.pull.target);
+                Ok(Listed { wanted, gone: Vec::new(), sources, order: Order::default() })
             }
             PullMode::Exact { sources } => {
                 // Each range from one source; neighbours from the same one where that can be.
@@ -202,29 +241,63 @@ impl Puller {
                     of.into_iter().filter_map(|(at, ranges)| Some((at, *all.get(at)?, ranges))).collect();
                 let mut wanted = newest(self.lists(asked).await?);
                 let here = self.own(group).await?;
+                let order = self.order(group, &wanted, &here);
                 let theirs: BTreeMap<PageKey, Version> =
                     wanted.iter().map(|w| (w.entry.key, w.entry.version)).collect();
                 // An own page that is not theirs goes, also if it is newer: the generation is what it is.
                 let gone = here
                     .iter()
-                    .filter(|(key, version)| theirs.get(*key).is_none_or(|theirs| theirs < *version))
+                    .filter(|(key, own)| theirs.get(*key).is_none_or(|theirs| *theirs < own.version))
                     .map(|(key, _)| *key)
                     .collect();
-                wanted.retain(|w| here.get(&w.entry.key) != Some(&w.entry.version));
-                Ok((wanted, gone, all))
+                wanted.retain(|w| here.get(&w.entry.key).is_none_or(|own| own.version != w.entry.version));
+                Ok(Listed { wanted, gone, sources: all, order })
             }
         }
     }
 
-    /// The store's own pages of some ranges.
-    async fn own(&self, group: &[u32]) -> Result<BTreeMap<PageKey, Version>, Failed> {
-        let (generations, group) = (self.generations.clone(), group.to_vec());
+    /// What a copy does to the order of some ranges: what is added to pages that stay has to have arrived later.
+    fn order(&self, group: &[u32], theirs: &[Wanted], here: &BTreeMap<PageKey, Entry>) -> Order {
+        let map = self.generations.map;
+        // Of each range the latest arrival among the pages that stay, and the first among those that come.
+        let mut stays: BTreeMap<u32, u64> = BTreeMap::new();
+        let mut comes: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
+        for Wanted { entry, .. } in theirs {
+            let range = map.range_of(entry.key);
+            match here.get(&entry.key).filter(|own| own.version == entry.version) {
+                Some(own) => {
+                    _ = stays.entry(range).and_modify(|a| *a = own.arrival.max(*a)).or_insert(own.arrival)
+                }
+                None => {
+                    let (first, last) = comes.entry(range).or_insert((entry.arrival, entry.arrival));
+                    (*first, *last) = (entry.arrival.min(*first), entry.arrival.max(*last));
+                }
+            }
+        }
+        let mut order = Order::default();
+        for range in group {
+            let (first, last) = comes.get(range).copied().unwrap_or((UNKNOWN - 1, 0));
+            let in_order = match stays.get(range) {
+                Some(latest) => *latest < first,
+                None => true,
+            };
+            let set = if in_order && last != UNKNOWN { &mut order.shared } else { &mut order.alone };
+            set.insert(*range);
+        }
+        order
+    }
+
+    /// The store's own pages of some ranges, with their arrivals.
+    async fn own(&self, group: &[u32]) -> Result<BTreeMap<PageKey, Entry>, Failed> {
+        let (generations, group, runs) = (self.generations.clone(), group.to_vec(), self.runs.clone());
         let listed = tokio::task::spawn_blocking(move || {
             let snapshot = generations.store.snapshot();
-            pages::list(&*snapshot, generations.map, PageKey::MIN, |range| group.contains(&range))
+            let map = generations.map;
+            let arrival = |l: &webbase_storage::Listed| runs.shared_arrival(map.range_of(l.key), l.ordinal);
+            pages::list(&*snapshot, map, PageKey::MIN, |range| group.contains(&range), arrival)
         });
         let listed = listed.await.map_err(|e| Failed::Disk(e.to_string()))??;
-        Ok(listed.into_iter().map(|entry| (entry.key, entry.version)).collect())
+        Ok(listed.into_iter().map(|entry| (entry.key, entry)).collect())
     }
 
     /// Lists of sources, all at the same time.
@@ -364,7 +437,13 @@ impl Puller {
                 );
             }
             if !outside.is_empty() {
-                let left = pages::list(&*snapshot, generations.map, PageKey::MIN, |r| outside.contains(r))?;
+                let left = pages::list(
+                    &*snapshot,
+                    generations.map,
+                    PageKey::MIN,
+                    |r| outside.contains(r),
+                    |_| UNKNOWN,
+                )?;
                 gone.extend(left.iter().map(|entry| entry.key));
             }
             store.delete(&gone)?;
@@ -405,16 +484,33 @@ fn newest(lists: Vec<(usize, Vec<Entry>)>) -> Vec<Wanted> {
 
 /// What the store is given.
 enum Step {
+    /// What follows arrived in this generation, and is in key order.
+    Begin(u64),
     Merge(Vec<Record>),
     Delete(Vec<PageKey>),
     /// Everything came.
     Finish,
 }
 
-/// Takes pages into the store as they come, in order; commits when all are there.
-fn apply(store: &dyn PageStore, mut steps: mpsc::Receiver<Step>) -> Result<(), Failed> {
+/// Takes pages into the store as they come, in order; commits when all are there. Returns the runs that they are, of a log.
+fn apply(store: &dyn PageStore, mut steps: mpsc::Receiver<Step>) -> Result<Vec<Run>, Failed> {
+    let mut runs: Vec<Run> = Vec::new();
+    // A log knows its end when everything is committed.
+    let end_last = |runs: &mut Vec<Run>| -> Result<Option<u64>, Failed> {
+        store.commit()?;
+        let end = end_of(store);
+        if let (Some(run), Some(end)) = (runs.last_mut(), end) {
+            run.end = end;
+        }
+        Ok(end)
+    };
     while let Some(step) = steps.blocking_recv() {
         match step {
+            Step::Begin(arrival) => {
+                if let Some(first) = end_last(&mut runs)? {
+                    runs.push(Run { first, end: first, arrival });
+                }
+            }
             Step::Merge(records) => {
                 store.merge(&mut records.into_iter().map(Ok))?;
             }
@@ -423,8 +519,11 @@ fn apply(store: &dyn PageStore, mut steps: mpsc::Receiver<Step>) -> Result<(), F
                 // A page that goes and comes again in another version: going first.
                 store.commit()?;
             }
-            Step::Finish => return Ok(store.commit()?),
+            Step::Finish => {
+                end_last(&mut runs)?;
+                return Ok(runs);
+            }
         }
     }
-    Ok(())
+    Ok(runs)
 }

@@ -18,13 +18,13 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
-use webbase_storage::{Damage, PageId, PageKey, PageStore, Record, Snapshot, StorageError, Trust};
+use webbase_storage::{Cursor, Damage, PageId, PageKey, PageStore, Record, Snapshot, StorageError, Trust};
 
 use super::epochs::{EPOCH, Epochs};
 use super::generations::Generations;
 use super::peers::Peers;
 use super::scrub::{self, Scrub};
-use crate::client::Client;
+use crate::client::{Client, StreamRequest};
 use crate::cycle::RangeMap;
 use crate::cycle::message::NodeId;
 use crate::wire::message::KEYS_MAX;
@@ -146,7 +146,10 @@ impl Repairs {
 
     /// Reads everything through, again and again.
     async fn look(self: Arc<Self>, scrub: Scrub) {
-        while scrub.bytes_per_s > 0 {
+        if scrub.bytes_per_s == 0 {
+            return;
+        }
+        loop {
             if let Some((generation, snapshot)) = self.read.as_ref().and_then(|read| read.newest()) {
                 scrub::pass(&self, generation, &*snapshot, scrub).await;
             }
@@ -166,6 +169,8 @@ impl Repairs {
     }
 
     async fn repair_all(self: &Arc<Self>, all: Vec<Met>, peers: &Peers) {
+        // Pages are one thing; what else is damaged, a look at the whole store tells.
+        let more = all.iter().any(|met| matches!(met, Met::Place { .. } | Met::Damage(_)));
         for met in all {
             match met {
                 Met::Page { .. } | Met::Nothing => {} // noted
@@ -182,6 +187,12 @@ impl Repairs {
             }
         }
         self.repair_open(peers).await;
+        let store =
+            self.read.as_ref().filter(|_| more && self.open.lock().is_empty()).map(|read| read.store.clone());
+        if let Some(store) = store {
+            // All pages are whole: catalogs and the like can be made anew. What is left is met again.
+            drop(tokio::task::spawn_blocking(move || store.mend()).await);
+        }
     }
 
     /// Everything that requests can name.
@@ -205,17 +216,14 @@ impl Repairs {
         }
         for (generation, keys) in by_generation {
             let Some(state) = self.state(generation) else {
-                self.open.lock().retain(|(of, _)| *of != generation); // it is gone, and the damage with it
+                // It is gone, and the damage with it.
+                self.open.lock().retain(|(of, _)| *of != generation);
+                self.found.fetch_sub(keys.len() as u64, Ordering::Relaxed);
                 continue;
             };
             for some in keys.chunks(KEYS_MAX) {
                 let records = self.fetch(generation, some, peers).await;
                 self.heal(generation, some, records, &state).await;
-            }
-            if self.open.lock().is_empty() {
-                // Whatever else is damaged can be made from what is whole now.
-                let mended = tokio::task::spawn_blocking(move || state.0.mend()).await;
-                drop(mended); // what is left is met again
             }
         }
     }
@@ -272,7 +280,12 @@ impl Repairs {
         for node in peers.all().into_iter().filter(|node| *node != self.me) {
             let Ok(client) = peers.client(node).await else { continue };
             for theirs in names(&client, generation).await {
-                let keys = keys_between(&client, theirs, (first, last), &ranges).await;
+                let mut keys = keys_between(&client, theirs, (first, last), &ranges).await;
+                if keys.is_none() {
+                    // Something is damaged there, too; what is whole comes in a stream.
+                    keys = streamed_between(&client, theirs, (first, last), &ranges).await;
+                }
+                let Some(keys) = keys else { continue };
                 let here = snapshot.clone();
                 let work = tokio::task::spawn_blocking(move || {
                     let damaged = |key: &PageKey| {
@@ -325,24 +338,44 @@ async fn ask(client: &Client, generation: u64, keys: &[PageKey]) -> Vec<Record> 
     records
 }
 
-/// The pages of a node with these ids.
+/// The pages of a node with these ids; `None` if it cannot tell all.
 async fn keys_between(
     client: &Client,
     generation: u64,
     (first, last): (PageId, PageId),
     ranges: &WireRanges,
-) -> Vec<PageKey> {
+) -> Option<Vec<PageKey>> {
     let mut keys = Vec::new();
-    let Ok(mut list) = client.keys(generation, PageKey { id: first, tie: 0 }, ranges.clone()) else {
-        return keys;
-    };
-    while let Ok(Some(key)) = list.next().await {
+    let mut list = client.keys(generation, PageKey { id: first, tie: 0 }, ranges.clone()).ok()?;
+    while let Some(key) = list.next().await.ok()? {
         if key.id > last {
             break;
         }
         keys.push(key);
     }
-    keys
+    Some(keys)
+}
+
+/// The pages of a node with these ids that are whole, of a store in key order.
+async fn streamed_between(
+    client: &Client,
+    generation: u64,
+    (first, last): (PageId, PageId),
+    ranges: &WireRanges,
+) -> Option<Vec<PageKey>> {
+    let from = Cursor::Key(PageKey { id: first, tie: 0 }).to_string();
+    let request = StreamRequest { generation, from, ranges: ranges.clone(), ..StreamRequest::default() };
+    let mut reader = client.stream(&request).ok()?;
+    let mut keys = Vec::new();
+    while let Some(next) = reader.next().await {
+        match next {
+            Ok(record) if record.get().key().id > last => break,
+            Ok(record) => keys.push(record.get().key()),
+            Err(_) if !reader.is_over() => {}
+            Err(_) => return None,
+        }
+    }
+    Some(keys)
 }
 
 struct AbortOnDrop(tokio::task::JoinHandle<()>);

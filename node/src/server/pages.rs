@@ -7,8 +7,17 @@ use webbase_storage::{
     Stats, StreamSpec, Trust, Verified, Version,
 };
 
-use crate::wire::message::{Code, Entry, Fault};
+use crate::wire::message::{After, Code, Entry, Fault, UNKNOWN};
 use crate::wire::ranges::RangeSet;
+
+/// Where pages lie in the streams of a generation, in terms that all its nodes share.
+pub trait Places: Send + Sync {
+    /// The generation in which the page with this ordinal arrived; `None` where its range is in another order here.
+    fn arrival(&self, ordinal: u64, key: PageKey) -> Option<u64>;
+
+    /// The first ordinal that may have a page behind these places; `None` when one of the ranges is in another order here.
+    fn start(&self, ranges: &RangeSet, after: &After) -> Option<u64>;
+}
 
 /// What a request to pages gives.
 pub type Answer<T> = std::result::Result<T, Fault>;
@@ -60,6 +69,12 @@ pub trait Pages: Send + Sync + 'static {
     /// # Errors
     /// When there is no such order or place.
     fn stream(&self, generation: u64, spec: &StreamSpec) -> Answer<Box<dyn PageStream>>;
+
+    /// What tells the places of pages in streams of this generation, where it is known.
+    fn places(&self, generation: u64) -> Option<Arc<dyn Places>> {
+        let _ = generation;
+        None
+    }
 
     /// Whether all pages of these ranges are here.
     ///
@@ -230,7 +245,8 @@ impl Pages for StorePages {
             let seen = record.get();
             let key = seen.key();
             if key >= from && ranges.contains(key.id) {
-                entries.push(Entry { key, version: seen.version(), bytes: record.bytes().len() as u64 });
+                let (version, bytes) = (seen.version(), record.bytes().len() as u64);
+                entries.push(Entry { key, version, bytes, arrival: UNKNOWN });
             }
         }
         entries.sort_unstable_by_key(|entry| entry.key);

@@ -168,7 +168,16 @@ async fn serve(
             };
             let access = if direct { Access::Direct } else { Access::Cached };
             let spec = StreamSpec { order, from, trust: Trust::Verify, access };
-            stream::serve(inner, pages, call, generation, spec, ranges).await
+            stream::serve(inner, pages, call, generation, spec, ranges, None).await
+        }
+        Request::StreamAfter { generation, direct, ranges, after } => {
+            check_ranges(&ranges)?;
+            if !after.is_valid() {
+                return Err(Fault::new(Code::BadRequest, "places that are none").into());
+            }
+            let access = if direct { Access::Direct } else { Access::Cached };
+            let spec = StreamSpec { trust: Trust::Verify, access, ..StreamSpec::default() };
+            stream::serve(inner, pages, call, generation, spec, ranges, Some(after)).await
         }
         Request::List { generation, from, ranges } => {
             check_ranges(&ranges)?;

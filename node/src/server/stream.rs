@@ -4,13 +4,13 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use webbase_storage::{Cursor, PageStream, StreamSpec};
+use webbase_storage::{Cursor, PageKey, PageStream, StreamSpec};
 
 use super::Inner;
-use super::pages::Pages;
+use super::pages::{Pages, Places};
 use super::requests::{Counted, Stop};
 use super::workers::Lane;
-use crate::wire::message::{self, ChunkHead, Fault, Lost, Steps};
+use crate::wire::message::{self, After, By, ChunkHead, Code, Fault, Lost, Steps, UNKNOWN};
 use crate::wire::mux::Call;
 use crate::wire::ranges::RangeSet;
 
@@ -35,17 +35,28 @@ pub(super) async fn serve(
     pages: &Arc<dyn Pages>,
     call: &Call,
     generation: u64,
-    spec: StreamSpec,
+    mut spec: StreamSpec,
     ranges: RangeSet,
+    after: Option<After>,
 ) -> Result<(), Stop> {
     let (_counted, _) = Counted::new(inner, |inner| &inner.counters.streams);
     pages.check_ranges(generation, &ranges)?;
-    let p = pages.clone();
-    let source = inner.workers.run(Lane::Short, move || p.stream(generation, &spec)).done().await??;
-    let ranges = Arc::new(ranges);
+    let wanted = Arc::new(Wanted { places: pages.places(generation), ranges, after });
+    let (p, w) = (pages.clone(), wanted.clone());
+    let open = move || {
+        spec.from = w.start(spec.from)?;
+        match p.stream(generation, &spec) {
+            // Places by key are good for all: what is in another order is gone through from its beginning.
+            Err(fault) if w.after.is_some() && fault.code == Code::BadRequest => {
+                p.stream(generation, &StreamSpec { from: Cursor::Start, ..spec })
+            }
+            opened => opened,
+        }
+    };
+    let source = inner.workers.run(Lane::Short, open).done().await??;
     let read = |source| {
-        let ranges = ranges.clone();
-        inner.workers.run(Lane::Short, move || read_chunk(source, &ranges))
+        let wanted = wanted.clone();
+        inner.workers.run(Lane::Short, move || read_chunk(source, &wanted))
     };
     let mut next = Some(read(source));
     while let Some(reading) = next.take() {
@@ -63,8 +74,47 @@ pub(super) async fn serve(
     Ok(())
 }
 
-fn read_chunk(mut source: Box<dyn PageStream>, ranges: &RangeSet) -> Chunk {
+/// Which pages go into a stream, and what is told of their places.
+struct Wanted {
+    places: Option<Arc<dyn Places>>,
+    ranges: RangeSet,
+    after: Option<After>,
+}
+
+impl Wanted {
+    /// Where the stream begins.
+    fn start(&self, from: Cursor) -> Result<Cursor, Fault> {
+        match (&self.after, &self.places) {
+            (None, _) => Ok(from),
+            (Some(after), _) if after.by == By::Key => {
+                // Ranges are in key order, too: the first that has not ended is where to begin.
+                let behind = |range| match after.of(range) {
+                    Some((_, key)) => key.next(),
+                    None => Some(PageKey { id: self.ranges.first_id(range), tie: 0 }),
+                };
+                Ok(self.ranges.numbers().find_map(behind).map_or(Cursor::End, Cursor::Key))
+            }
+            (Some(after), places) => {
+                let start = places.as_ref().and_then(|places| places.start(&self.ranges, after));
+                let refused = || Fault::new(Code::BadRequest, "pages are in another order on this node");
+                start.map(Cursor::Ordinal).ok_or_else(refused)
+            }
+        }
+    }
+
+    /// The arrival of a page, and whether it is wanted.
+    fn look_at(&self, ordinal: Option<u64>, key: PageKey) -> (u64, bool) {
+        let places = self.places.as_ref().zip(ordinal);
+        let arrival = places.and_then(|(places, ordinal)| places.arrival(ordinal, key)).unwrap_or(UNKNOWN);
+        let range = self.ranges.range_of(key.id);
+        let behind = self.after.as_ref().is_none_or(|after| after.is_wanted(range, arrival, key));
+        (arrival, behind && self.ranges.contains(key.id))
+    }
+}
+
+fn read_chunk(mut source: Box<dyn PageStream>, wanted: &Wanted) -> Chunk {
     let (mut records, mut cursors) = (Vec::new(), Vec::new());
+    let mut arrivals: Vec<(u32, u64)> = Vec::new();
     let (mut dictionaries, mut damaged) = (Vec::new(), Vec::new());
     let (mut bytes, mut ended) = (0, false);
     for _ in 0..LOOKED_AT_MAX {
@@ -75,14 +125,21 @@ fn read_chunk(mut source: Box<dyn PageStream>, ranges: &RangeSet) -> Chunk {
             }
             Some(Err(e)) => {
                 let key = source.lost();
-                if key.is_none_or(|key| ranges.contains(key.id)) {
-                    damaged.push(Lost { key: key.map(Into::into), fault: Fault::from(e) });
+                let (arrival, is_wanted) =
+                    key.map_or((UNKNOWN, true), |key| wanted.look_at(source.ordinal(), key));
+                if is_wanted {
+                    damaged.push(Lost { key: key.map(Into::into), arrival, fault: Fault::from(e) });
                 }
             }
             Some(Ok(record)) => {
                 let seen = record.get();
-                if !ranges.contains(seen.key().id) {
+                let (arrival, is_wanted) = wanted.look_at(source.ordinal(), seen.key());
+                if !is_wanted {
                     continue;
+                }
+                match arrivals.last_mut() {
+                    Some((count, last)) if *last == arrival => *count += 1,
+                    _ => arrivals.push((1, arrival)),
                 }
                 let dictionary = seen.dictionary();
                 if dictionary != 0 && !dictionaries.contains(&dictionary) {
@@ -99,7 +156,10 @@ fn read_chunk(mut source: Box<dyn PageStream>, ranges: &RangeSet) -> Chunk {
     }
     // At the end too this is a place, not "end": pages added later come behind it.
     let after = source.cursor().to_string();
-    let head = ChunkHead { records: records.len() as u32, steps: steps(&cursors), after, damaged };
+    if arrivals.iter().all(|(_, arrival)| *arrival == UNKNOWN) {
+        arrivals.clear();
+    }
+    let head = ChunkHead { records: records.len() as u32, steps: steps(&cursors), after, damaged, arrivals };
     Chunk { source, head, records, dictionaries, ended }
 }
 

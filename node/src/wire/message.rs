@@ -207,6 +207,59 @@ pub enum Request {
         /// At most so many.
         limit: u32,
     },
+    /// All pages of some ranges that lie behind some places, which another node may have told.
+    StreamAfter {
+        /// The generation to read.
+        generation: u64,
+        /// Whether to read past the page cache.
+        direct: bool,
+        /// Which pages.
+        ranges: RangeSet,
+        /// What is not wanted any more.
+        after: After,
+    },
+}
+
+/// Places in one request, at most.
+pub const PLACES_MAX: usize = 4096;
+/// An arrival that nobody can tell.
+pub const UNKNOWN: u64 = u64::MAX;
+
+/// How the pages of a range are ordered in a stream, so that a place in it says what came before.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub enum By {
+    /// By their keys; an arrival is 0 then.
+    Key,
+    /// By the generation in which they arrived, then by their keys.
+    Arrival,
+}
+
+/// Places in some ranges: all pages up to them were delivered. Of a range without a place none was.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct After {
+    /// Which order they are places in.
+    pub by: By,
+    /// Range, arrival, key; ascending, at most [`PLACES_MAX`].
+    pub places: Vec<(u32, u64, Key)>,
+}
+
+impl After {
+    /// The place in a range.
+    pub fn of(&self, range: u32) -> Option<(u64, PageKey)> {
+        let at = self.places.binary_search_by_key(&range, |(range, ..)| *range).ok()?;
+        self.places.get(at).map(|(_, arrival, key)| (*arrival, PageKey::from(*key)))
+    }
+
+    /// Whether a page of a range lies behind its place.
+    pub fn is_wanted(&self, range: u32, arrival: u64, key: PageKey) -> bool {
+        let arrival = if self.by == By::Key { 0 } else { arrival };
+        self.of(range).is_none_or(|place| place < (arrival, key))
+    }
+
+    /// Whether it is as it should be: what came over the wire may not be.
+    pub fn is_valid(&self) -> bool {
+        self.places.len() <= PLACES_MAX && self.places.is_sorted_by(|a, b| a.0 < b.0)
+    }
 }
 
 /// What kind of error.
@@ -315,6 +368,9 @@ pub struct ChunkHead {
     pub after: String,
     /// Damage met on the way: these pages are left out.
     pub damaged: Vec<Lost>,
+    /// In which generation the records arrived, where pages lie in that order: so many of them, and the generation or
+    /// [`UNKNOWN`]. Empty where there is nothing to tell.
+    pub arrivals: Vec<(u32, u64)>,
 }
 
 /// A page that is left out of a stream because it is damaged.
@@ -322,6 +378,8 @@ pub struct ChunkHead {
 pub struct Lost {
     /// Which page, where that can be told. Where not, in a stream in key order, its key is above those of all chunks before.
     pub key: Option<Key>,
+    /// In which generation it arrived, or [`UNKNOWN`].
+    pub arrival: u64,
     /// What is wrong with it.
     pub fault: Fault,
 }
@@ -466,7 +524,7 @@ impl VerifyAnswer {
     }
 }
 
-/// One line of a list: 44 bytes on the wire, little-endian but for the key.
+/// One line of a list: 52 bytes on the wire, little-endian but for the key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Entry {
     /// The page.
@@ -475,10 +533,12 @@ pub struct Entry {
     pub version: Version,
     /// Bytes of its record.
     pub bytes: u64,
+    /// The generation in which it arrived, or [`UNKNOWN`].
+    pub arrival: u64,
 }
 
 /// Bytes of an [`Entry`].
-pub const ENTRY_BYTES: usize = 44;
+pub const ENTRY_BYTES: usize = 52;
 
 impl Entry {
     /// Appends the entry to `out`.
@@ -488,6 +548,7 @@ impl Entry {
         out.extend_from_slice(&self.version.epoch.to_le_bytes());
         out.extend_from_slice(&self.version.digest.to_le_bytes());
         out.extend_from_slice(&self.bytes.to_le_bytes());
+        out.extend_from_slice(&self.arrival.to_le_bytes());
     }
 
     /// Reads an entry.
@@ -496,12 +557,14 @@ impl Entry {
         let (fetched, rest) = rest.split_first_chunk()?;
         let (epoch, rest) = rest.split_first_chunk()?;
         let (digest, rest) = rest.split_first_chunk()?;
+        let (length, rest) = rest.split_first_chunk()?;
         let version = Version {
             fetched_at_ms: u64::from_le_bytes(*fetched),
             epoch: u32::from_le_bytes(*epoch),
             digest: u64::from_le_bytes(*digest),
         };
-        Some(Entry { key: Key(*key).into(), version, bytes: u64::from_le_bytes(*rest.first_chunk()?) })
+        let (bytes, arrival) = (u64::from_le_bytes(*length), u64::from_le_bytes(*rest.first_chunk()?));
+        Some(Entry { key: Key(*key).into(), version, bytes, arrival })
     }
 }
 
@@ -528,6 +591,24 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
+    fn places_tell_what_is_wanted() {
+        let key = |id| PageKey { id: PageId(id), tie: 0 };
+        let mut after =
+            After { by: By::Arrival, places: vec![(1, 5, key(10).into()), (3, 6, key(1).into())] };
+        assert!(after.is_valid());
+        let wanted = [(1, 5, 10), (1, 4, 99), (1, 5, 11), (1, 6, 1), (2, 0, 0), (3, 6, 1), (3, 7, 0)];
+        let found = wanted.map(|(range, arrival, id)| after.is_wanted(range, arrival, key(id)));
+        assert_eq!(found, [false, false, true, true, true, false, true]);
+        after.by = By::Key;
+        after.places = vec![(1, 0, key(10).into())];
+        assert!(after.is_wanted(1, 9, key(11)) && !after.is_wanted(1, 9, key(10)), "arrivals do not count");
+        after.places = vec![(3, 0, key(1).into()), (1, 0, key(1).into())];
+        assert!(!after.is_valid());
+        after.places = (0..=PLACES_MAX as u32).map(|range| (range, 0, key(1).into())).collect();
+        assert!(!after.is_valid());
+    }
+
+    #[test]
     fn messages_come_back() {
         let key = Key::from(PageKey { id: PageId(7), tie: 8 });
         let ranges = RangeSet::of(3, [1, 5]).unwrap_or_default();
@@ -545,7 +626,13 @@ mod tests {
                 ranges: ranges.clone(),
             },
             Request::List { generation: 3, from: key, ranges: ranges.clone() },
-            Request::Keys { generation: 3, from: key, ranges },
+            Request::Keys { generation: 3, from: key, ranges: ranges.clone() },
+            Request::StreamAfter {
+                generation: 3,
+                direct: false,
+                ranges,
+                after: After { by: By::Arrival, places: vec![(1, 2, key)] },
+            },
             Request::Add { form: Form::Pages },
             Request::Dictionaries,
             Request::Stats,
@@ -564,7 +651,7 @@ mod tests {
     #[test]
     fn entries_come_back() {
         let version = Version { fetched_at_ms: 1 << 40, epoch: 3, digest: u64::MAX };
-        let entry = Entry { key: PageKey { id: PageId(1), tie: 2 }, version, bytes: 1 << 33 };
+        let entry = Entry { key: PageKey { id: PageId(1), tie: 2 }, version, bytes: 1 << 33, arrival: 7 };
         let mut out = Vec::new();
         entry.write(&mut out);
         assert_eq!(Entry::read(out.first_chunk().unwrap()), Some(entry));

@@ -56,6 +56,16 @@ impl RangeSet {
         id.0.checked_shr(64 - u32::from(self.bits)).unwrap_or(0) as u32
     }
 
+    /// The numbers in it.
+    pub fn numbers(&self) -> impl Iterator<Item = u32> + '_ {
+        (0..1 << self.bits.min(RANGE_BITS_MAX)).filter(|range| self.contains(self.first_id(*range)))
+    }
+
+    /// The first id of a range.
+    pub fn first_id(&self, range: u32) -> PageId {
+        PageId(u64::from(range).checked_shl(64 - u32::from(self.bits)).unwrap_or(0))
+    }
+
     /// Whether a page is wanted.
     pub fn contains(&self, id: PageId) -> bool {
         let range = self.range_of(id);

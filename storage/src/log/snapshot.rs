@@ -1,10 +1,10 @@
 //! Reading a view: the store's own reads, and those of a snapshot or a generation.
 
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 
 use super::stream::{self, LogStream};
-use super::view::{How, View};
+use super::view::{How, Part, View};
 use crate::cache::RecordCache;
 use crate::codec::Dictionaries;
 use crate::error::{Result, StorageError};
@@ -96,7 +96,7 @@ impl View {
                 let bytes = part.segment.place(place.position).map_or(0, |p| p.end - p.start);
                 let key = row.key();
                 if row.kind() == Kind::Page && key >= first && ids.contains(&key.id) {
-                    listed.push(Listed { key, version: row.version(), bytes });
+                    listed.push(Listed { key, version: row.version(), bytes, ordinal: Some(ordinal) });
                 }
             }
             if !more {
@@ -108,13 +108,48 @@ impl View {
         Ok(listed)
     }
 
+    /// The first of these ordinals, appended in key order, from which on no page is below `key`.
+    pub(crate) fn ordinal_from(&self, ordinals: &Range<u64>, key: PageKey) -> Result<u64> {
+        let inside = |p: &&Part| p.segment.first_ordinal < ordinals.end && ordinals.start < p.end_ordinal;
+        for part in self.parts.iter().filter(inside).rev() {
+            let segment = &part.segment;
+            let mut low = segment.position_from(ordinals.start);
+            let mut high = segment.position_from(ordinals.end.min(part.end_ordinal));
+            match first_page(part, low..high)? {
+                Some((at, first)) if first < key => low = at,
+                _ => continue, // it begins in an earlier segment, or here
+            }
+            // The page at `low` is below the key; from `high` on none is.
+            while low + 1 < high {
+                let middle = low + (high - low) / 2;
+                match first_page(part, middle..high)? {
+                    Some((at, found)) if found < key => low = at,
+                    _ => high = middle,
+                }
+            }
+            let is_last = high >= segment.position_from(part.end_ordinal);
+            return Ok(if is_last { part.end_ordinal } else { segment.ordinal(high) });
+        }
+        Ok(ordinals.start)
+    }
+
     /// Pages and bytes of their records.
     pub(crate) fn living(&self) -> (u64, u64) {
-        let add = |(pages, bytes), part: &super::view::Part| {
-            (pages + part.counts.live_pages, bytes + part.counts.live_bytes)
-        };
+        let add =
+            |(pages, bytes), part: &Part| (pages + part.counts.live_pages, bytes + part.counts.live_bytes);
         self.parts.iter().fold((0, 0), add)
     }
+}
+
+/// The first page among some positions of a part, living or not, and its key.
+fn first_page(part: &Part, positions: Range<usize>) -> Result<Option<(usize, PageKey)>> {
+    for position in positions {
+        let row = part.segment.row(position)?;
+        if row.kind() == Kind::Page {
+            return Ok(Some((position, row.key())));
+        }
+    }
+    Ok(None)
 }
 
 /// A stream of all living pages of a view.
@@ -169,6 +204,10 @@ impl Snapshot for LogSnapshot {
 
     fn list(&self, ids: RangeInclusive<PageId>, from: PageKey, limit: usize) -> Result<Vec<Listed>> {
         self.view.list(&ids, from, limit)
+    }
+
+    fn ordinal_from(&self, ordinals: Range<u64>, key: PageKey) -> Option<u64> {
+        self.view.ordinal_from(&ordinals, key).ok()
     }
 
     fn pages(&self) -> u64 {

@@ -147,6 +147,11 @@ impl PageStream for LogStream {
         }
     }
 
+    fn ordinal(&self) -> Option<u64> {
+        let (segment, _) = self.current.as_ref()?;
+        Some(segment.ordinal(self.position.checked_sub(1)?))
+    }
+
     fn lost(&self) -> Option<PageKey> {
         let (segment, _) = self.current.as_ref()?;
         let row = segment.row(self.position.checked_sub(1)?).ok()?;

@@ -197,7 +197,7 @@ fn fill<'a>(
     let room = region.end - region.start;
     let key = |record: &&Record| record.get().key();
     let fits = |record: &&&Record| {
-        let key = key(*record);
+        let key = key(record);
         let between =
             region.after.is_none_or(|after| after < key) && region.before.is_none_or(|before| key < before);
         !region.is_sorted || (between && !has_key(key))

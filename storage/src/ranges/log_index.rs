@@ -12,6 +12,9 @@ use crate::page::PageKey;
 /// A fragment of the key, and where the record lies in its log.
 type Slot = (u32, u32, u32);
 
+/// Offset and length of records, and damage that may hide another.
+type Hits = (Vec<(u32, u32)>, Option<LeafDamage>);
+
 /// The index of one log.
 #[derive(Debug, Default)]
 pub(crate) struct LogIndex {
@@ -87,11 +90,7 @@ impl LogIndex {
 
     /// Offset and length of each record that may be `key`'s, and damage that may hide one; `load` reads the log if it was
     /// not read before.
-    pub(crate) fn find<E>(
-        &self,
-        key: PageKey,
-        load: impl FnOnce() -> Result<Bytes, E>,
-    ) -> Result<(Vec<(u32, u32)>, Option<LeafDamage>), E> {
+    pub(crate) fn find<E>(&self, key: PageKey, load: impl FnOnce() -> Result<Bytes, E>) -> Result<Hits, E> {
         let made = self.get(load)?;
         let from = made.slots.partition_point(|(f, ..)| *f < fragment(key));
         let same = made.slots.get(from..).unwrap_or_default().iter();

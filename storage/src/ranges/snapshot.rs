@@ -217,7 +217,7 @@ impl Snapshot for RangeSnapshot {
                         format!("page {key} is damaged"),
                     ));
                 };
-                listed.push(Listed { key, version, bytes: item.page.len() as u64 });
+                listed.push(Listed { key, version, bytes: item.page.len() as u64, ordinal: None });
             }
         }
         Ok(listed)

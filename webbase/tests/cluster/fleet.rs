@@ -165,6 +165,16 @@ impl Fleet {
         self.members.iter_mut().find(|member| member.name == name).unwrap()
     }
 
+    /// The folder of a node.
+    pub(crate) fn dir(&self, name: &str) -> &Path {
+        &self.members.iter().find(|member| member.name == name).unwrap().dir
+    }
+
+    /// Where a node listens.
+    pub(crate) fn address(&self, name: &str) -> SocketAddr {
+        self.process(name).address
+    }
+
     fn process(&self, name: &str) -> &Process {
         let member = self.members.iter().find(|member| member.name == name).unwrap();
         member.process.as_ref().unwrap_or_else(|| panic!("{name} does not run"))

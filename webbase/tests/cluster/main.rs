@@ -7,6 +7,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "a test may panic")]
 
 mod changes;
+mod damage;
 mod deaths;
 mod fleet;
 mod protected;

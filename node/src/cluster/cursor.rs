@@ -1,0 +1,161 @@
+//! A place in a stream of the whole repository, to go on from later, with another client.
+//!
+//! ```text
+//!   "w1" and, in hexadecimal: the following as postcard writes it, CRC-64 of that 8
+//!   generation, bits of the range map, ranges that are done
+//!   ranges that stand at the end of an arrival: order, arrival, ranges
+//!   ranges that stand at a page: range, order, arrival, key
+//!   pages delivered ahead of their place: keys
+//! ```
+//!
+//! In key order (and in the order of arrival, within one arrival) a node's ranges come one after the other, so of each node's
+//! ranges only one stands at a page. The text is short, however many pages there are.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::{self, Write as _};
+use std::str::FromStr;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use webbase_storage::{PageKey, StorageError, crc64};
+
+use super::progress::At;
+use crate::cycle::RangeSet;
+use crate::error::{NodeError, Result};
+use crate::wire::message::{By, Key};
+
+const PREFIX: &str = "w1";
+
+/// A place in a stream: which generation, and how far each range is delivered. It prints as text and reads back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StreamCursor {
+    pub(super) generation: u64,
+    pub(super) bits: u8,
+    pub(super) done: RangeSet,
+    /// Order, arrival and key; the highest key is the end of an arrival.
+    pub(super) places: BTreeMap<u32, (By, u64, PageKey)>,
+    pub(super) ahead: BTreeSet<PageKey>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Form {
+    generation: u64,
+    bits: u8,
+    done: RangeSet,
+    ended: Vec<(By, u64, RangeSet)>,
+    at: Vec<(u32, By, u64, Key)>,
+    ahead: Vec<Key>,
+}
+
+impl StreamCursor {
+    pub(super) fn new(generation: u64, bits: u8) -> StreamCursor {
+        let (done, places, ahead) = (RangeSet::new(), BTreeMap::new(), BTreeSet::new());
+        StreamCursor { generation, bits, done, places, ahead }
+    }
+
+    /// The generation that it is a place in.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Takes note of a page that was taken; false if that cannot be told as a place.
+    pub(super) fn note(&mut self, at: &At) -> bool {
+        if at.ahead {
+            self.ahead.insert(at.key);
+            return true;
+        }
+        let Some((by, arrival)) = at.order else { return false };
+        self.pass(at.range, by, arrival, at.key)
+    }
+
+    /// All of a range up to a place was taken; false if it was in another order before.
+    pub(super) fn pass(&mut self, range: u32, by: By, arrival: u64, key: PageKey) -> bool {
+        let place = self.places.entry(range).or_insert((by, arrival, key));
+        if place.0 != by {
+            return false;
+        }
+        *place = (*place).max((by, arrival, key));
+        true
+    }
+
+    fn form(&self) -> Form {
+        let mut ended: BTreeMap<(By, u64), RangeSet> = BTreeMap::new();
+        let mut at = Vec::new();
+        for (range, (by, arrival, key)) in self.places.iter().filter(|(r, _)| !self.done.contains(**r)) {
+            match *key {
+                PageKey::MAX => ended.entry((*by, *arrival)).or_default().insert(*range),
+                key => at.push((*range, *by, *arrival, key.into())),
+            }
+        }
+        Form {
+            generation: self.generation,
+            bits: self.bits,
+            done: self.done.clone(),
+            ended: ended.into_iter().map(|((by, arrival), ranges)| (by, arrival, ranges)).collect(),
+            at,
+            ahead: self.ahead.iter().map(|key| (*key).into()).collect(),
+        }
+    }
+}
+
+impl fmt::Display for StreamCursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut bytes = postcard::to_extend(&self.form(), Vec::new()).map_err(|_| fmt::Error)?;
+        bytes.extend_from_slice(&crc64(&bytes).to_le_bytes());
+        let mut text = PREFIX.to_owned();
+        bytes.iter().try_for_each(|byte| write!(text, "{byte:02x}"))?;
+        f.write_str(&text)
+    }
+}
+
+impl FromStr for StreamCursor {
+    type Err = NodeError;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let bad =
+            |what: &str| NodeError::Storage(Arc::new(StorageError::BadCursor { what: what.to_owned() }));
+        let hex =
+            text.trim().strip_prefix(PREFIX).ok_or_else(|| bad("it is none of a repository's stream"))?;
+        let digits: Option<Vec<u32>> = hex.chars().map(|digit| digit.to_digit(16)).collect();
+        let digits = digits.filter(|d| d.len().is_multiple_of(2)).ok_or_else(|| bad("it is cut short"))?;
+        let pair = |pair: &[u32]| pair.iter().fold(0, |byte, digit| byte << 4 | *digit) as u8;
+        let bytes: Vec<u8> = digits.chunks(2).map(pair).collect();
+        let whole =
+            bytes.split_last_chunk::<8>().filter(|(body, crc)| crc64(body) == u64::from_le_bytes(**crc));
+        let (body, _) = whole.ok_or_else(|| bad("it is cut short or changed"))?;
+        let form: Form = postcard::from_bytes(body).map_err(|_| bad("it is of another version"))?;
+        let mut cursor = StreamCursor::new(form.generation, form.bits);
+        cursor.done = form.done;
+        for (by, arrival, ranges) in form.ended {
+            cursor.places.extend(ranges.iter().map(|range| (range, (by, arrival, PageKey::MAX))));
+        }
+        cursor
+            .places
+            .extend(form.at.into_iter().map(|(range, by, arrival, key)| (range, (by, arrival, key.into()))));
+        cursor.ahead.extend(form.ahead.into_iter().map(PageKey::from));
+        Ok(cursor)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use webbase_storage::PageId;
+
+    #[test]
+    fn cursors_print_and_parse() {
+        let key = |id| PageKey { id: PageId(id), tie: 3 };
+        let mut cursor = StreamCursor::new(7, 6);
+        cursor.done.insert(5);
+        assert!(cursor.pass(1, By::Arrival, 3, PageKey::MAX) && cursor.pass(2, By::Arrival, 3, PageKey::MAX));
+        assert!(cursor.pass(3, By::Arrival, 4, key(9)) && cursor.pass(60, By::Key, 0, key(u64::MAX)));
+        assert!(!cursor.pass(3, By::Key, 0, key(9)), "two orders in one range");
+        cursor.ahead.insert(key(1));
+        let text = cursor.to_string();
+        assert!(text.len() < 300 && text.is_ascii(), "{text}");
+        assert_eq!(text.parse::<StreamCursor>().unwrap(), cursor);
+        for bad in ["", "w1", "w2ff", &text[..text.len() - 2], &text.replacen('7', "8", 1), "w1é"] {
+            assert!(bad.parse::<StreamCursor>().is_err(), "{bad}");
+        }
+    }
+}
