@@ -11,6 +11,7 @@ use webbase_storage::{Options, Organization, PageKey, PageStore, RepositoryKey, 
 
 use super::epochs::open_or_create;
 use super::file::NodeFile;
+use super::live::Base;
 use super::tombstones::Tombstones;
 use crate::cycle::{RangeMap, RangeSet, ReadDurable};
 use crate::error::Result;
@@ -23,6 +24,8 @@ pub(super) struct Served {
     pub(super) ranges: RangeSet,
     /// The number under which the store keeps it.
     pub(super) number: u64,
+    /// Pages removed before it.
+    pub(super) tombstones: Arc<Tombstones>,
 }
 
 /// The store of a read node and its generations.
@@ -66,11 +69,18 @@ impl Generations {
     /// Serves what `file` says, and nothing else.
     pub(super) fn serve(&self, file: &NodeFile) -> Result<()> {
         let Some(read) = &file.read else { return Ok(()) };
+        let before = self.served.read().clone();
         let mut served = BTreeMap::new();
         for (generation, ranges) in visible(read) {
             let Some(&number) = file.numbers.get(&generation) else { continue };
             if let Some(snapshot) = self.store.generation(number)? {
-                served.insert(generation, Served { snapshot, ranges, number });
+                let known =
+                    before.get(&generation).filter(|b| b.number == number).map(|b| b.tombstones.clone());
+                let tombstones = match known {
+                    Some(tombstones) => tombstones,
+                    None => Arc::new(Tombstones::read(&self.dir, number)?),
+                };
+                served.insert(generation, Served { snapshot, ranges, number, tombstones });
             }
         }
         let before = std::mem::replace(&mut *self.served.write(), served);
@@ -96,6 +106,22 @@ impl Generations {
     /// The generations that are served.
     pub(super) fn numbers(&self) -> Vec<u64> {
         self.served.read().keys().copied().collect()
+    }
+
+    /// The newest generation, for what lies over it, if it has all ranges that `lacks` looks for; it names one that is
+    /// missing. `None` stands for generation 0, which is empty and has all.
+    pub(super) fn base(
+        &self,
+        lacks: impl FnOnce(&RangeSet) -> Option<u32>,
+    ) -> std::result::Result<Option<Base>, u32> {
+        let served = self.served.read();
+        let Some((_, newest)) = served.last_key_value() else { return Ok(None) };
+        match lacks(&newest.ranges) {
+            Some(range) => Err(range),
+            None => {
+                Ok(Some(Base { snapshot: newest.snapshot.clone(), tombstones: newest.tombstones.clone() }))
+            }
+        }
     }
 
     /// A generation, if it has the range of this page here.

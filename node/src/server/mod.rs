@@ -18,7 +18,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, Semaphore, watch};
 use webbase_storage::PageStore;
 
-pub use self::pages::{Answer, Pages, StorePages};
+pub use self::pages::{Answer, NotAdded, Pages, StorePages};
 
 use self::adder::Adder;
 use self::requests::Requests;

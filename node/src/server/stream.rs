@@ -39,9 +39,10 @@ pub(super) async fn serve(
     ranges: RangeSet,
 ) -> Result<(), Stop> {
     let (_counted, _) = Counted::new(inner, |inner| &inner.counters.streams);
-    pages.check_ranges(generation, &ranges)?;
     let p = pages.clone();
     let source = inner.workers.run(Lane::Short, move || p.stream(generation, &spec)).done().await??;
+    // Afterwards: what is not there now may have gone while it was opened.
+    pages.check_ranges(generation, &ranges)?;
     let ranges = Arc::new(ranges);
     let read = |source| {
         let ranges = ranges.clone();
@@ -105,6 +106,9 @@ fn read_chunk(mut source: Box<dyn PageStream>, ranges: &RangeSet) -> Chunk {
 
 fn steps(cursors: &[Cursor]) -> Steps {
     let Some(first) = cursors.first() else { return Steps::End };
+    if cursors.iter().any(|cursor| matches!(cursor, Cursor::Live { .. })) {
+        return Steps::Each(cursors.iter().map(Cursor::to_string).collect());
+    }
     match first {
         Cursor::Ordinal(first) => {
             let mut before = *first;
@@ -120,6 +124,6 @@ fn steps(cursors: &[Cursor]) -> Steps {
             Steps::Ordinals(*first, deltas)
         }
         Cursor::Key(_) | Cursor::End => Steps::Keys,
-        Cursor::Start => Steps::End,
+        Cursor::Start | Cursor::Live { .. } => Steps::End,
     }
 }

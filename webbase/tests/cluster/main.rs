@@ -9,6 +9,7 @@
 mod changes;
 mod deaths;
 mod fleet;
+mod live;
 mod protected;
 mod truth;
 mod watch;
