@@ -25,6 +25,7 @@ impl Coordinator {
             self.update_command(node, entry),
             self.release_command(node),
             self.welcome_command(node),
+            self.live_command(node),
         ];
         let resend_ms = self.settings.resend_ms;
         let Some(view) = self.views.get_mut(&node) else { return };
@@ -46,10 +47,19 @@ impl Coordinator {
         (!welcomed).then_some(ToNode::Welcome { cycle: self.state.last_cycle })
     }
 
+    fn live_command(&self, node: NodeId) -> Option<ToNode> {
+        let served = &self.live(node)?.read.as_ref()?.live;
+        let ranges = self.whole.get(&node).cloned().unwrap_or_default();
+        (*served != ranges).then_some(ToNode::Live { ranges })
+    }
+
     fn update_command(&self, node: NodeId, entry: &NodeEntry) -> Option<ToNode> {
         let report = self.live(node)?.update.as_ref()?;
         let update = entry.update.as_ref()?;
-        if entry.leaving && !report.closed {
+        // Where pages are visible at once its ranges take adds, there too, until others have them.
+        let still_takes =
+            self.state.live.is_some() && self.holdings.get(&node).is_some_and(|h| !h.owned.is_empty());
+        if entry.leaving && !report.closed && !still_takes {
             return Some(ToNode::Close);
         }
         if let Some(cycle) = self.state.cycle.as_ref().filter(|c| c.phase == CyclePhase::Sealing)
@@ -108,11 +118,14 @@ impl Coordinator {
         let ticket = self.state.ticket()?;
         let cycle = self.state.cycle.as_ref()?;
         let CyclePhase::Preparing { sources, .. } = &cycle.phase else { return None };
+        let holding = self.holdings.get(&node)?;
+        // What has arrived of a move goes along, so that it need not be copied again.
+        let arrived = self.live(node)?.part(cycle.base, &holding.target);
         Some(ToNode::Prepare(Prepare {
             ticket,
             base: cycle.base,
             target: cycle.target,
-            ranges: self.holdings.get(&node)?.owned.clone(),
+            ranges: holding.owned.union(&arrived),
             sources: sources.clone(),
             changes: cycle.changes.clone(),
         }))

@@ -21,23 +21,11 @@ use webbase_node::plan::Index;
 
 use crate::outcome::Tally;
 use crate::placement::Holding;
-use crate::{Leases, State};
-
-/// How pages get from adds to readers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Mode {
-    /// By cycles.
-    #[default]
-    Batch,
-    /// At once: nodes serve what they take, and there are no cycles.
-    Incremental,
-}
+use crate::{Leases, Load, Loads, State};
 
 /// Times and limits.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// How pages get to readers.
-    pub mode: Mode,
     /// A node not heard of for so long is declared down. A source that goes on failing for longer is left out of a cycle.
     pub down_after_ms: u64,
     /// What a report does not show as done is told again after this.
@@ -62,12 +50,15 @@ pub struct Settings {
     pub changes_max: usize,
     /// The most operator requests that wait.
     pub requests_max: usize,
+    /// Incremental update: a cycle begins by itself when a node's open epoch holds so much,
+    pub fold_bytes: u64,
+    /// or when so long after the last one there is anything to bring into the next generation.
+    pub fold_ms: u64,
 }
 
 impl Default for Settings {
     fn default() -> Self {
         Settings {
-            mode: Mode::Batch,
             down_after_ms: 5_000,
             resend_ms: 2_000,
             lease_ms: 60_000,
@@ -80,6 +71,8 @@ impl Default for Settings {
             unconfirmed_max: 64,
             changes_max: 1_000_000,
             requests_max: 64,
+            fold_bytes: 256 << 20,
+            fold_ms: 60_000,
         }
     }
 }
@@ -137,9 +130,6 @@ pub enum Refusal {
     /// There is none that could be aborted.
     #[error("no cycle is running, or it is committed already")]
     NoCycle,
-    /// The repository has no cycles.
-    #[error("pages are visible when added: there are no cycles")]
-    Incremental,
     /// It could not begin in time.
     #[error("the cycle could not begin: {why}")]
     CannotBegin {
@@ -261,8 +251,8 @@ pub struct View {
     pub update: Option<UpdateReport>,
     /// Its read side.
     pub read: Option<ReadReport>,
-    /// What it was told last, and when: read side, update side, releases, welcome.
-    pub(crate) told: [Option<(ToNode, u64)>; 4],
+    /// What it was told last, and when: read side, update side, releases, welcome, what it serves live.
+    pub(crate) told: [Option<(ToNode, u64)>; 5],
     /// Why it last could not catch up.
     pub catch_up_failure: Option<Failure>,
 }
@@ -338,6 +328,15 @@ pub struct Coordinator {
     pub(crate) tally: Tally,
     /// Each node's ranges, by the placement.
     pub(crate) holdings: BTreeMap<NodeId, Holding>,
+    /// The ranges that each node is whole in, with incremental update.
+    pub(crate) whole: BTreeMap<NodeId, RangeSet>,
+    /// How busy nodes are.
+    pub(crate) loads: Loads,
+    /// When the last cycle ended, and whether without a commit.
+    pub(crate) ended_ms: u64,
+    pub(crate) aborted_last: bool,
+    /// Since when a cycle is to begin by itself.
+    pub(crate) fold_since_ms: Option<u64>,
     pending: Option<Pending>,
     sequence: u64,
 }
@@ -359,6 +358,7 @@ impl Coordinator {
     pub fn start(now_ms: u64, state: State, settings: Settings) -> Self {
         let views = state.nodes.keys().map(|n| (*n, View { heard_ms: now_ms, ..View::default() })).collect();
         let holdings = state.placement.read.by_node();
+        let whole = state.live.as_ref().map(crate::Live::by_node).unwrap_or_default();
         let leases = Leases::new(now_ms, settings.lease_ms, state.committed);
         Coordinator {
             settings,
@@ -371,6 +371,11 @@ impl Coordinator {
             no_space: None,
             tally: Tally::start(now_ms),
             holdings,
+            whole,
+            loads: Loads::default(),
+            ended_ms: now_ms,
+            aborted_last: false,
+            fold_since_ms: None,
             pending: None,
             sequence: 0,
         }
@@ -389,6 +394,16 @@ impl Coordinator {
     /// Who reads what.
     pub fn leases(&self) -> &Leases {
         &self.leases
+    }
+
+    /// How busy nodes are.
+    pub fn loads(&self) -> &Loads {
+        &self.loads
+    }
+
+    /// Takes note of how busy a node is.
+    pub fn note_load(&mut self, node: NodeId, load: Load) {
+        self.loads.note(node, load);
     }
 
     /// The state that is on its way to disk, if any.
@@ -492,6 +507,14 @@ impl Coordinator {
             self.source_failures.clear();
             self.no_space = None;
         }
+        if before.cycle.is_some() && self.state.cycle.is_none() {
+            self.ended_ms = now_ms;
+            let committed = before.cycle.as_ref().map_or(0, |c| c.target);
+            self.aborted_last = self.state.committed < committed;
+        }
+        if before.live != self.state.live {
+            self.whole = self.state.live.as_ref().map(crate::Live::by_node).unwrap_or_default();
+        }
         if before.serving != self.state.serving {
             self.leases.linger(now_ms, before.serving);
         }
@@ -500,6 +523,7 @@ impl Coordinator {
         }
         let removed = &self.state.removed;
         self.views.retain(|node, _| !removed.contains(node));
+        removed.iter().for_each(|node| self.loads.forget(*node));
         actions.extend(pending.answers.into_iter().map(|(id, answer)| Action::Answer(id, answer)));
     }
 
@@ -512,6 +536,7 @@ impl Coordinator {
             .decide_liveness(now_ms)
             .or_else(|| self.decide_cycle(now_ms, actions))
             .or_else(|| self.decide_serving())
+            .or_else(|| self.decide_whole())
             .or_else(|| self.decide_confirmed())
             .or_else(|| self.decide_releases(now_ms))
             .or_else(|| self.decide_indexes(actions))

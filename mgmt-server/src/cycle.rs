@@ -8,7 +8,7 @@
 use webbase_node::cycle::RangeSet;
 use webbase_node::cycle::message::{Changes, EpochSource, NodeId, Removal, Ticket};
 
-use crate::coordinator::{Action, Answer, Command, Coordinator, Decision, Mode, Refusal, View};
+use crate::coordinator::{Action, Answer, Command, Coordinator, Decision, Refusal, View, Waiting};
 use crate::state::{CommitRecord, Cycle, CyclePhase, State};
 
 /// So many generations are kept beside the current one.
@@ -194,15 +194,21 @@ impl Coordinator {
         self.is_everything(parts)
     }
 
-    /// Epochs are free when every owner of every range stands at their generation or a later one, with the range.
+    /// Epochs are free when every owner of every range stands at their generation or a later one, with the range; and so
+    /// does, with incremental update, whoever shows the range over its own epochs.
     pub(crate) fn decide_confirmed(&self) -> Option<Decision> {
         let first = self.state.commits.iter().filter(|c| !c.confirmed).map(|c| c.generation).min()?;
         let owners = || self.holdings.iter().filter(|(_, holding)| !holding.owned.is_empty());
         let mut lowest = u64::MAX;
-        for (owner, holding) in owners() {
+        let nothing = RangeSet::new();
+        for (owner, holding) in &self.holdings {
+            let needed = holding.owned.union(self.whole.get(owner).unwrap_or(&nothing));
+            if needed.is_empty() {
+                continue;
+            }
             let view = self.live(*owner)?;
             let current = view.read.as_ref()?.current;
-            lowest = lowest.min(if view.has_all(current, &holding.owned) { current } else { 0 });
+            lowest = lowest.min(if view.has_all(current, &needed) { current } else { 0 });
             if lowest < first {
                 return None;
             }
@@ -249,13 +255,15 @@ impl Coordinator {
         commit_waits || (leaving && generation < self.state.serving)
     }
 
-    /// Begins a cycle that was asked for, when it can be.
+    /// Begins a cycle that was asked for, or that begins by itself, when it can be.
     pub(crate) fn decide_begin(&mut self, now_ms: u64, actions: &mut Vec<Action>) -> Option<Decision> {
-        let place = self.waiting.iter().position(|w| w.command == Command::StartCycle)?;
+        let asked = |w: &Waiting| w.command == Command::StartCycle;
+        let Some(place) = self.waiting.iter().position(asked) else { return self.decide_fold(now_ms) };
         let (id, since_ms) = self.waiting.get(place).map(|w| (w.id, w.since_ms))?;
         let in_time = now_ms.saturating_sub(since_ms) < self.settings.begin_limit_ms;
         let refusal = match (&self.state.cycle, self.cannot_begin()) {
-            _ if self.settings.mode == Mode::Incremental => Some(Refusal::Incremental),
+            // One that began by itself is waited for.
+            (Some(_), _) if self.state.live.is_some() && in_time => return None,
             (Some(cycle), _) => Some(Refusal::CycleRunning { cycle: cycle.cycle }),
             (None, Some(_)) if in_time => return None,
             (None, Some(why)) => Some(Refusal::CannotBegin { why }),
@@ -267,6 +275,26 @@ impl Coordinator {
             actions.push(Action::Answer(id, Err(refusal)));
             return None;
         }
+        let (state, cycle) = self.begun();
+        Some(Decision { state, answers: vec![(id, Ok(Answer::CycleBegun(cycle)))] })
+    }
+
+    /// Begins a cycle that nobody asked for.
+    fn decide_fold(&mut self, now_ms: u64) -> Option<Decision> {
+        if !self.wants_fold(now_ms) {
+            self.fold_since_ms = None;
+            return None;
+        }
+        let since_ms = *self.fold_since_ms.get_or_insert(now_ms);
+        let in_time = now_ms.saturating_sub(since_ms) < self.settings.begin_limit_ms;
+        if self.cannot_begin().is_some() || (self.moving() && in_time) {
+            return None;
+        }
+        self.fold_since_ms = None;
+        Some(self.begun().0.into())
+    }
+
+    fn begun(&self) -> (State, u64) {
         let mut state = self.state.clone();
         state.last_cycle += 1;
         let cycle = state.last_cycle;
@@ -278,7 +306,7 @@ impl Coordinator {
             changes: self.changes(cycle),
             phase: CyclePhase::Sealing,
         });
-        Some(Decision { state, answers: vec![(id, Ok(Answer::CycleBegun(cycle)))] })
+        (state, cycle)
     }
 
     /// What the cycle removes and renews: what was asked for, and what has been due since the cycle before.
@@ -331,7 +359,7 @@ impl Coordinator {
 mod tests {
     use webbase_node::cycle::RangeMap;
     use webbase_node::cycle::message::{Failure, ToManagement};
-    use webbase_node::plan::CycleEnd;
+    use webbase_node::plan::{CycleEnd, Update};
 
     use super::*;
     use crate::coordinator::{Event, Settings};
@@ -342,7 +370,7 @@ mod tests {
 
     /// A server in the middle of preparing from one source.
     fn preparing() -> Coordinator {
-        let mut state = State::new(RangeMap::new(1), 1);
+        let mut state = State::new(RangeMap::new(1), 1, Update::Batch);
         let update = UpdateEntry { included_through: 0, passed_cycle: 0, free_through: 0 };
         let node = |read, update| NodeEntry { read, update, down: false, leaving: false };
         state.nodes.insert(SOURCE, node(false, Some(update)));

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   TABLE       KEY             VALUE
-//!   repository  "repository"    Repository: key and range map, for ever
+//!   repository  "repository"    Repository: key, range map, update, for ever
 //!   state       "state"         State, replaced as a whole by each decision
 //!   addresses   node id         SocketAddr
 //!
@@ -23,7 +23,7 @@ use redb::{ReadableDatabase, ReadableTable, TableDefinition};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use webbase_node::cycle::message::NodeId;
-use webbase_node::plan::Repository;
+use webbase_node::plan::{Repository, Update};
 use webbase_storage::RepositoryKey;
 
 use crate::state::{STATE_VERSION, State};
@@ -40,7 +40,7 @@ const REPOSITORY: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("repos
 const STATE: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("state");
 const ADDRESSES: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("addresses");
 /// The version of repositories and addresses.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// What is in the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,7 +75,12 @@ impl Database {
     ///
     /// # Errors
     /// When another process has it, it is damaged or of another version, or the disk fails.
-    pub fn open(dir: &Path, range_bits: u8, replicas: u32) -> Result<(Database, Saved), ServerError> {
+    pub fn open(
+        dir: &Path,
+        range_bits: u8,
+        replicas: u32,
+        update: Update,
+    ) -> Result<(Database, Saved), ServerError> {
         fs::create_dir_all(dir).map_err(|e| ServerError::io("create", dir, e))?;
         let lock_path = dir.join(LOCK);
         let lock = File::options().create(true).truncate(false).write(true).open(&lock_path);
@@ -87,7 +92,7 @@ impl Database {
         let path = dir.join(FILE);
         let exists = path.try_exists().map_err(|e| ServerError::io("find", &path, e))?;
         if !exists {
-            create(dir, &path, range_bits, replicas)?;
+            create(dir, &path, range_bits, replicas, update)?;
         }
         let redb = redb::Database::builder().set_cache_size(CACHE_BYTES).open(&path);
         let redb = redb.map_err(|e| failed("open", &path, e))?;
@@ -110,7 +115,9 @@ impl Database {
         let repository: Repository =
             open_value(path, "a repository", VERSION, &one(REPOSITORY, "repository")?)?;
         let state: State = open_value(path, "a state", STATE_VERSION, &one(STATE, "state")?)?;
-        if state.version != STATE_VERSION || state.placement.map != repository.map {
+        let live = repository.update == Update::Incremental;
+        let theirs = state.placement.map != repository.map || state.live.is_some() != live;
+        if state.version != STATE_VERSION || theirs {
             let what = "the state is not this repository's".into();
             return Err(ServerError::Damaged { path: path.clone(), what });
         }
@@ -153,7 +160,7 @@ impl Database {
     }
 }
 
-fn create(dir: &Path, path: &Path, range_bits: u8, replicas: u32) -> Result<(), ServerError> {
+fn create(dir: &Path, path: &Path, range_bits: u8, replicas: u32, update: Update) -> Result<(), ServerError> {
     let new = dir.join(NEW_FILE);
     match fs::remove_file(&new) {
         Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
@@ -163,14 +170,14 @@ fn create(dir: &Path, path: &Path, range_bits: u8, replicas: u32) -> Result<(), 
     }
     let key = RepositoryKey::random().map_err(|e| ServerError::io("make a key for", dir, e))?;
     let map = RangeMap::new(range_bits);
-    let repository = Repository { key: key.parts().0, map };
+    let repository = Repository { key: key.parts().0, map, update };
     let redb = redb::Database::builder().create(&new).map_err(|e| failed("create", &new, e))?;
     write(&new, &redb, |write| {
         let mut table = write.open_table(REPOSITORY).map_err(|e| failed("write", &new, e))?;
         let value = seal(&new, VERSION, &repository)?;
         table.insert("repository", value.as_slice()).map_err(|e| failed("write", &new, e))?;
         let mut table = write.open_table(STATE).map_err(|e| failed("write", &new, e))?;
-        let value = seal(&new, STATE_VERSION, &State::new(map, replicas))?;
+        let value = seal(&new, STATE_VERSION, &State::new(map, replicas, update))?;
         table.insert("state", value.as_slice()).map_err(|e| failed("write", &new, e))?;
         write.open_table(ADDRESSES).map_err(|e| failed("write", &new, e))?;
         Ok(())
@@ -253,14 +260,14 @@ mod tests {
     use super::*;
 
     fn opened(dir: &Path) -> (Database, Saved) {
-        Database::open(dir, 4, 2).unwrap()
+        Database::open(dir, 4, 2, Update::Batch).unwrap()
     }
 
     #[test]
     fn what_was_committed_is_there_again() {
         let dir = tempfile::tempdir().unwrap();
         let (database, first) = opened(dir.path());
-        assert_eq!(first.state, State::new(RangeMap::new(4), 2));
+        assert_eq!(first.state, State::new(RangeMap::new(4), 2, Update::Batch));
         let mut state = first.state.clone();
         state.placement.add(NodeId(7), true, true);
         state.last_cycle = 3;
@@ -273,7 +280,7 @@ mod tests {
         database.commit(&Change { state: None, addresses: vec![(NodeId(8), None)] }).unwrap();
         drop(database);
         // Other wishes do not change a repository that is there.
-        let (_, again) = Database::open(dir.path(), 9, 3).unwrap();
+        let (_, again) = Database::open(dir.path(), 9, 3, Update::Batch).unwrap();
         let addresses = BTreeMap::from([(NodeId(7), at)]);
         assert_eq!(again, Saved { repository: first.repository, state, addresses });
     }
@@ -282,7 +289,7 @@ mod tests {
     fn one_at_a_time() {
         let dir = tempfile::tempdir().unwrap();
         let (_database, _) = opened(dir.path());
-        assert!(matches!(Database::open(dir.path(), 4, 2), Err(ServerError::Locked { .. })));
+        assert!(matches!(Database::open(dir.path(), 4, 2, Update::Batch), Err(ServerError::Locked { .. })));
     }
 
     #[test]
@@ -290,7 +297,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join(NEW_FILE), b"half").unwrap();
         let (_database, saved) = opened(dir.path());
-        assert_eq!(saved.state, State::new(RangeMap::new(4), 2));
+        assert_eq!(saved.state, State::new(RangeMap::new(4), 2, Update::Batch));
         assert!(!dir.path().join(NEW_FILE).exists());
     }
 
@@ -305,7 +312,7 @@ mod tests {
         write.open_table(STATE).unwrap().insert("state", bytes.as_slice()).unwrap();
         write.commit().unwrap();
         drop(database);
-        Database::open(dir, 4, 2).err().unwrap()
+        Database::open(dir, 4, 2, Update::Batch).err().unwrap()
     }
 
     #[test]
@@ -324,7 +331,7 @@ mod tests {
         let error = with_state_bytes(tempfile::tempdir().unwrap().path(), |bytes| bytes.truncate(3));
         assert!(matches!(error, ServerError::Damaged { .. }), "{error}");
         fs::write(dir.path().join(FILE), vec![0x5a; 8192]).unwrap();
-        let error = Database::open(dir.path(), 4, 2).err().unwrap();
+        let error = Database::open(dir.path(), 4, 2, Update::Batch).err().unwrap();
         assert!(matches!(error, ServerError::Damaged { .. }), "{error}");
     }
 }

@@ -219,7 +219,10 @@ impl Hub {
                 };
                 match says {
                     NodeSays::Cycle(message) => self.event(Event::Message(id, message)),
-                    NodeSays::Figures(figures) => known.figures = Some(figures),
+                    NodeSays::Figures(figures) => {
+                        known.figures = Some(figures);
+                        self.coordinator.note_load(id, (&figures).into());
+                    }
                     NodeSays::Hello(_) => {}
                 }
             }

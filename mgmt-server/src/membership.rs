@@ -27,6 +27,7 @@ impl Coordinator {
             }
         }
         state.plan_version += 1;
+        state.follow(&self.state);
         Some(state.into())
     }
 
@@ -75,14 +76,23 @@ impl Coordinator {
 
     fn decide_settled(&self) -> Option<Decision> {
         let committed = self.state.committed;
-        let has = |node, range| self.live(node).is_some_and(|view| view.has(committed, range));
+        // Where nobody is whole, everybody who was has been given up: what there is has to get on.
+        let whole = |node, range| {
+            let live = self.state.live.as_ref();
+            live.is_none_or(|l| l.whole(range).is_empty() || l.whole(range).contains(&node))
+        };
+        let has = |node, range| {
+            whole(node, range) && self.live(node).is_some_and(|view| view.has(committed, range))
+        };
         if !self.state.placement.read.has_arrived(has) {
             return None;
         }
         let mut placement = self.state.placement.clone();
         placement.settle(has).then(|| {
             let plan_version = self.state.plan_version + 1;
-            State { placement, plan_version, ..self.state.clone() }.into()
+            let mut state = State { placement, plan_version, ..self.state.clone() };
+            state.follow(&self.state);
+            state.into()
         })
     }
 
@@ -120,13 +130,16 @@ impl Coordinator {
         self.views.iter().filter(move |(id, _)| **id != node && self.is_live(**id)).map(|(_, v)| v)
     }
 
-    /// Lets new nodes in: they report, and are neither in the table nor removed. They have to be empty.
+    /// Lets new nodes in: they report, and are neither in the table nor removed. They have to be empty, and with
+    /// incremental update to have both roles.
     fn decide_joins(&mut self) -> Option<Decision> {
+        let both = self.state.live.is_some();
         let empty = |view: &crate::View| {
             view.boot != 0
                 && view.read.as_ref().is_none_or(|r| r.current == 0)
                 && view.update.as_ref().is_none_or(|u| u.open_epoch == 1)
                 && (view.read.is_some() || view.update.is_some())
+                && (!both || (view.read.is_some() && view.update.is_some()))
         };
         let known = &self.state.nodes;
         let new: Vec<(NodeId, bool, bool)> = self
@@ -155,6 +168,7 @@ impl Coordinator {
             state.nodes.insert(node, entry);
         }
         state.plan_version += 1;
+        state.follow(&self.state);
         Some(Decision { state, answers })
     }
 
@@ -214,6 +228,7 @@ impl Coordinator {
         } else if let Some(entry) = state.nodes.get_mut(&node) {
             entry.leaving = true;
         }
+        state.follow(&self.state);
         Some(Decision { state, answers: vec![(waiting.id, Ok(Answer::Done))] })
     }
 
@@ -251,8 +266,9 @@ impl Coordinator {
 
 #[cfg(test)]
 mod tests {
-    use webbase_node::cycle::RangeMap;
     use webbase_node::cycle::message::{ReadReport, ToManagement, UpdateReport};
+    use webbase_node::cycle::{RangeMap, RangeSet};
+    use webbase_node::plan::Update;
 
     use super::*;
     use crate::coordinator::{Event, Settings};
@@ -262,7 +278,7 @@ mod tests {
 
     /// A server whose only update node is down, asked to replace it.
     fn asked(new: NodeId) -> (Coordinator, Vec<Action>) {
-        let mut state = State::new(RangeMap::new(1), 1);
+        let mut state = State::new(RangeMap::new(1), 1, Update::Batch);
         let update = UpdateEntry { included_through: 0, passed_cycle: 0, free_through: 0 };
         let entry = NodeEntry { read: false, update: Some(update), down: true, leaving: false };
         state.nodes.insert(LOST, entry);
@@ -299,7 +315,13 @@ mod tests {
     }
 
     fn reads() -> Option<ReadReport> {
-        Some(ReadReport { current: 0, kept: Vec::new(), prepared: None, progress: None })
+        Some(ReadReport {
+            current: 0,
+            kept: Vec::new(),
+            prepared: None,
+            progress: None,
+            live: RangeSet::new(),
+        })
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What clients are told: which nodes for which ranges. Pages never pass through the management server.
 
 use webbase_node::cycle::message::NodeId;
-use webbase_node::plan::{AddPlan, Lease, ReadPlan};
+use webbase_node::plan::{AddPlan, LIVE, Lease, ReadPlan};
 
 use crate::coordinator::{Coordinator, Refusal};
 
@@ -10,15 +10,50 @@ impl Coordinator {
     pub fn add_plan(&self) -> AddPlan {
         let side = &self.state.placement.update;
         let up = |n: &NodeId| self.state.nodes.get(n).is_some_and(|e| !e.down && !e.leaving);
-        let ranges = (0..self.state.placement.map.count())
-            .map(|range| side.owners(range).iter().copied().filter(up).collect())
-            .collect();
+        let takers = |range| match self.state.live {
+            Some(_) => self.state.takers(range),
+            None => side.owners(range).iter().copied().filter(up).collect(),
+        };
+        let ranges = (0..self.state.placement.map.count()).map(takers).collect();
         AddPlan { version: self.state.plan_version, stamp: self.state.last_cycle, ranges }
     }
 
     /// Where to read now.
     pub fn read_plan(&self) -> ReadPlan {
-        self.plan_of(self.state.serving)
+        match self.state.live {
+            Some(_) => self.live_plan(),
+            None => self.plan_of(self.state.serving),
+        }
+    }
+
+    /// Where to read pages as they are now: at nodes that have all of them, and know it.
+    fn live_plan(&self) -> ReadPlan {
+        let mut ranges = vec![Vec::new(); self.state.placement.map.count() as usize];
+        let mut behind = ranges.clone();
+        for (node, whole) in &self.whole {
+            let Some(view) = self.live(*node) else { continue };
+            let Some(read) = &view.read else { continue };
+            // Who has not moved to the serving generation still shows what that one removed: only if nobody else can.
+            let list = if read.current >= self.state.serving { &mut ranges } else { &mut behind };
+            for range in whole.intersection(&read.live).iter().filter(|r| view.has(read.current, *r)) {
+                if let Some(nodes) = list.get_mut(range as usize) {
+                    nodes.push(*node);
+                }
+            }
+        }
+        for (nodes, behind) in ranges.iter_mut().zip(behind) {
+            if nodes.is_empty() {
+                *nodes = behind;
+            }
+        }
+        ReadPlan { version: self.state.plan_version, generation: LIVE, ranges, busy: self.busy() }
+    }
+
+    fn busy(&self) -> Vec<NodeId> {
+        let up = |(node, view): (&NodeId, &crate::View)| {
+            (view.read.is_some() && self.is_live(*node)).then_some(*node)
+        };
+        self.loads.busy(&self.views.iter().filter_map(up).collect::<Vec<_>>())
     }
 
     fn plan_of(&self, generation: u64) -> ReadPlan {
@@ -35,7 +70,7 @@ impl Coordinator {
                 }
             }
         }
-        ReadPlan { version: self.state.plan_version, generation, ranges }
+        ReadPlan { version: self.state.plan_version, generation, ranges, busy: self.busy() }
     }
 
     /// A lease on the generation that plans name now, with its plan.
@@ -43,7 +78,8 @@ impl Coordinator {
     /// # Errors
     /// When there are too many.
     pub fn open_lease(&mut self, now_ms: u64) -> Result<(Lease, ReadPlan), Refusal> {
-        self.lease_on(now_ms, self.state.serving)
+        let generation = if self.state.live.is_some() { LIVE } else { self.state.serving };
+        self.lease_on(now_ms, generation)
     }
 
     /// A lease on a generation that is kept, with its plan.
@@ -51,6 +87,9 @@ impl Coordinator {
     /// # Errors
     /// When it is gone or has to go, or there are too many leases.
     pub fn lease_on(&mut self, now_ms: u64, generation: u64) -> Result<(Lease, ReadPlan), Refusal> {
+        if self.state.live.is_some() && generation == LIVE {
+            return Ok(self.nothing_held());
+        }
         if !self.is_kept(generation) || self.is_wanted_back(generation) {
             return Err(Refusal::NotKept { generation });
         }
@@ -68,6 +107,9 @@ impl Coordinator {
         id: u64,
         generation: u64,
     ) -> Result<(Lease, ReadPlan), Refusal> {
+        if self.state.live.is_some() && generation == LIVE {
+            return Ok(self.nothing_held());
+        }
         if !self.is_kept(generation) || self.is_wanted_back(generation) {
             return Err(Refusal::NotKept { generation });
         }
@@ -75,6 +117,11 @@ impl Coordinator {
             return Err(Refusal::TooMany { max: crate::LEASES_MAX });
         }
         Ok((Lease { id, generation, period_ms: self.leases.period_ms() }, self.plan_of(generation)))
+    }
+
+    /// Live pages need no lease: it has only a plan, and the time after which a new one is asked for.
+    fn nothing_held(&self) -> (Lease, ReadPlan) {
+        (Lease { id: 0, generation: LIVE, period_ms: self.leases.period_ms() }, self.live_plan())
     }
 
     /// Ends a lease.

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
-use webbase_node::plan::Repository;
+use webbase_node::plan::{Repository, Update};
 use webbase_node::{Control, MESSAGE_BYTES_MAX, Server, Service, link, plan};
 
 use crate::Settings;
@@ -46,6 +46,8 @@ pub struct ServerOptions {
     pub replicas: u32,
     /// The id space is cut into two to the power of this ranges, at most 2^16. Counts when the repository is made.
     pub range_bits: u8,
+    /// How pages get to readers. Counts when the repository is made.
+    pub update: Update,
     /// Token, certificates and limits of connections.
     pub wire: webbase_node::Settings,
 }
@@ -61,6 +63,7 @@ impl ServerOptions {
             settings: Settings::default(),
             replicas: 2,
             range_bits: 10,
+            update: Update::Batch,
             wire,
         }
     }
@@ -81,9 +84,10 @@ impl ManagementServer {
     /// # Errors
     /// When the folder is in use, damaged or of another version, or the address is not free or not protected.
     pub async fn start(options: ServerOptions) -> Result<ManagementServer, ServerError> {
-        let ServerOptions { dir, listen, mut settings, replicas, range_bits, wire } = options;
+        let ServerOptions { dir, listen, mut settings, replicas, range_bits, update, wire } = options;
         settings.changes_max = settings.changes_max.min(CHANGES_MAX);
-        let opened = tokio::task::spawn_blocking(move || Database::open(&dir, range_bits, replicas)).await;
+        let opening = move || Database::open(&dir, range_bits, replicas, update);
+        let opened = tokio::task::spawn_blocking(opening).await;
         let (database, saved) = opened.map_err(|e| ServerError::Internal { what: e.to_string() })??;
         let repository = saved.repository;
         let (inputs, queue) = mpsc::channel(QUEUE_MAX);

@@ -8,12 +8,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 use webbase_node::cycle::RangeMap;
 use webbase_node::cycle::message::{Changes, EpochSource, NodeId, Removal, SeenAgain, Ticket};
-use webbase_node::plan::Index;
+use webbase_node::plan::{Index, Update};
 
-use crate::Placement;
+use crate::{Live, Placement};
 
 /// The version of [`State`]'s form.
-pub const STATE_VERSION: u32 = 1;
+pub const STATE_VERSION: u32 = 2;
 
 /// An update node's part of a node's entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -136,11 +136,13 @@ pub struct State {
     pub due: Vec<DuePage>,
     /// Indexes that are published.
     pub indexes: Vec<Index>,
+    /// With incremental update, who may serve what.
+    pub live: Option<Live>,
 }
 
 impl State {
     /// An empty repository.
-    pub fn new(map: RangeMap, replicas: u32) -> Self {
+    pub fn new(map: RangeMap, replicas: u32, update: Update) -> Self {
         State {
             version: STATE_VERSION,
             placement: Placement::new(map, replicas),
@@ -157,6 +159,7 @@ impl State {
             seen: Vec::new(),
             due: Vec::new(),
             indexes: Vec::new(),
+            live: (update == Update::Incremental).then(|| Live::new(map.count())),
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use webbase_node::cycle::message::NodeId;
-use webbase_node::plan::{NodeFigures, NodeState, NodeStatus, Status};
+use webbase_node::plan::{NodeFigures, NodeState, NodeStatus, Status, Update};
 
 use crate::coordinator::{Coordinator, View};
 use crate::state::{CyclePhase, NodeEntry, State};
@@ -24,9 +24,12 @@ pub(crate) fn status(
     };
     let nodes = state.nodes.iter().map(|(id, entry)| {
         let view = coordinator.views().get(id);
-        node(state, *id, entry, view, addresses.get(id).copied(), figures(*id))
+        let whole = state.live.is_some().then(|| coordinator.whole.get(id).map_or(0, |ranges| ranges.len()));
+        NodeStatus { whole, ..node(state, *id, entry, view, addresses.get(id).copied(), figures(*id)) }
     });
+    let update = if state.live.is_some() { Update::Incremental } else { Update::Batch };
     Status {
+        update,
         serving: state.serving,
         committed: state.committed,
         kept: state.kept.clone(),
@@ -69,6 +72,7 @@ fn node(
         leaving: entry.leaving,
         generation: read.map(|r| r.current),
         epoch: update.map(|u| u.open_epoch),
+        whole: None,
         progress: read.and_then(|r| r.progress).map(|p| (p.phase, p.pages, p.bytes)),
         figures,
     }

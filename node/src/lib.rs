@@ -54,5 +54,7 @@ pub use management::{LIST_MAX, Management};
 #[cfg(feature = "tls")]
 pub use security::{ClientTls, ServerTls};
 pub use security::{Token, check_listen};
-pub use server::{AcceptControl, Answer, Load, Pages, Places, Server, Service, Settings, StorePages};
+pub use server::{
+    AcceptControl, Answer, Load, NotAdded, Pages, Places, Server, Service, Settings, StorePages,
+};
 pub use wire::Limits;

@@ -16,6 +16,48 @@ use crate::wire::message::Figures;
 /// The topic of clients' control calls.
 pub const TOPIC: &str = "client";
 
+/// What requests name instead of a generation to read a node's pages as they are now, those added a moment ago with them.
+/// Only in repositories with [`Update::Incremental`].
+pub const LIVE: u64 = u64::MAX;
+
+/// How pages get from adds to readers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum Update {
+    /// By cycles: readers see one generation after the other.
+    #[default]
+    Batch,
+    /// At once: the same nodes take and serve pages, and readers see what was acknowledged. Cycles run by themselves and
+    /// bring what was added into the next generation; readers do not notice.
+    Incremental,
+}
+
+impl Update {
+    /// Its name, as on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Update::Batch => "batch",
+            Update::Incremental => "incremental",
+        }
+    }
+}
+
+impl std::fmt::Display for Update {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl std::str::FromStr for Update {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        [Update::Batch, Update::Incremental]
+            .into_iter()
+            .find(|u| u.name() == text)
+            .ok_or_else(|| format!("an update is batch or incremental, found {text:?}"))
+    }
+}
+
 /// What a repository is, the same for all its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Repository {
@@ -23,6 +65,8 @@ pub struct Repository {
     pub key: [u8; 32],
     /// How the id space is cut.
     pub map: RangeMap,
+    /// How pages get to readers.
+    pub update: Update,
 }
 
 impl Repository {
@@ -45,7 +89,8 @@ pub struct AddPlan {
     /// Stamped into the pages, and checked by update nodes.
     pub stamp: u64,
     /// For each range its update nodes without those declared down: a page is acknowledged when durable on all of
-    /// these. With none, adds are refused.
+    /// these. With none, adds are refused; so they are with [`Update::Incremental`] while nobody is up who has all of the
+    /// range's pages, because then nobody could show what was acknowledged.
     pub ranges: Vec<Vec<NodeId>>,
 }
 
@@ -54,10 +99,12 @@ pub struct AddPlan {
 pub struct ReadPlan {
     /// The plan's version.
     pub version: u64,
-    /// The generation, to be named in every request.
+    /// The generation, to be named in every request, or [`LIVE`].
     pub generation: u64,
     /// For each range the nodes that have it, in that generation. With none, the range cannot be read now.
     pub ranges: Vec<Vec<NodeId>>,
+    /// Nodes that have much more to do than the others: better asked last.
+    pub busy: Vec<NodeId>,
 }
 
 /// The right to go on reading a generation.
@@ -173,6 +220,8 @@ pub enum Told {
 /// How the repository stands.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Status {
+    /// How pages get to readers.
+    pub update: Update,
     /// The generation that readers are sent to.
     pub serving: u64,
     /// The newest committed generation.
@@ -258,6 +307,8 @@ pub struct NodeStatus {
     pub generation: Option<u64>,
     /// The epoch that takes adds.
     pub epoch: Option<u64>,
+    /// With [`Update::Incremental`]: of how many ranges it has every acknowledged page, and so serves them.
+    pub whole: Option<u32>,
     /// Progress of a cycle on it: phase, pages, bytes.
     pub progress: Option<(Phase, u64, u64)>,
     /// Its store in figures, and what it has to do.
@@ -296,4 +347,6 @@ pub struct NodeFigures {
     pub damaged: u64,
     /// Those of them that are whole again, with what another node has.
     pub repaired: u64,
+    /// Bytes of pages in the epoch that takes adds.
+    pub epoch_bytes: u64,
 }

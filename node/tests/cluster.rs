@@ -17,11 +17,12 @@ use parking_lot::Mutex;
 use tempfile::TempDir;
 use webbase_node::cycle::RangeMap;
 use webbase_node::cycle::message::NodeId;
-use webbase_node::plan::{self, AddPlan, Ask, Lease, ReadPlan, Repository, Told};
+use webbase_node::plan::{self, AddPlan, Ask, Lease, ReadPlan, Repository, Told, Update};
 use webbase_node::wire::message::{self, Entry, Fault};
 use webbase_node::wire::ranges::RangeSet;
 use webbase_node::{
-    Answer, Cluster, ClusterSettings, Control, NodeError, Pages, Server, Service, Settings, StorePages,
+    Answer, Cluster, ClusterSettings, Control, NodeError, NotAdded, Pages, Server, Service, Settings,
+    StorePages,
 };
 use webbase_storage::{
     Added, Compacted, Compression, Dictionary, Organization, Page, PageId, PageKey, PageStore, PageStream,
@@ -31,7 +32,7 @@ use webbase_storage::{
 const BITS: u8 = 4;
 
 fn repository() -> Repository {
-    Repository { key: [9; 32], map: RangeMap::new(BITS) }
+    Repository { key: [9; 32], map: RangeMap::new(BITS), update: Update::Batch }
 }
 
 /// A store that is one generation, and not another.
@@ -96,10 +97,10 @@ impl Pages for Numbered {
     fn add_dictionary(&self, content: &[u8]) -> webbase_storage::Result<u64> {
         self.pages.add_dictionary(content)
     }
-    fn add(&self, pages: &[Page<'_>]) -> webbase_storage::Result<Added> {
+    fn add(&self, pages: &[Page<'_>]) -> Result<Added, NotAdded> {
         self.pages.add(pages)
     }
-    fn add_records(&self, records: &[Record]) -> webbase_storage::Result<Added> {
+    fn add_records(&self, records: &[Record]) -> Result<Added, NotAdded> {
         self.pages.add_records(records)
     }
     fn commit(&self) -> webbase_storage::Result<()> {
@@ -203,7 +204,8 @@ struct Management {
 
 fn answer(says: &mut Says, ask: &Ask) -> Told {
     let addresses: Vec<_> = says.addresses.iter().map(|(id, at)| (*id, *at)).collect();
-    let read = ReadPlan { version: 1, generation: says.generation, ranges: says.read.clone() };
+    let read =
+        ReadPlan { version: 1, generation: says.generation, ranges: says.read.clone(), busy: Vec::new() };
     match ask {
         Ask::Repository => Told::Repository(repository()),
         Ask::AddPlan => {

@@ -167,6 +167,16 @@ pub enum Cursor {
     Ordinal(u64),
     /// At the first page whose key is not below this.
     Key(PageKey),
+    /// In logs laid over a log, as who serves many stores as one does: at an ordinal of the log below, then at one of the
+    /// log with this number. No store by itself has such a place.
+    Live {
+        /// In the log below.
+        base: u64,
+        /// Which of those above.
+        epoch: u64,
+        /// In that one.
+        ordinal: u64,
+    },
     /// At the end.
     End,
 }
@@ -177,9 +187,15 @@ impl fmt::Display for Cursor {
             Cursor::Start => f.write_str("start"),
             Cursor::Ordinal(ordinal) => write!(f, "o{ordinal:x}"),
             Cursor::Key(key) => write!(f, "k{key}"),
+            Cursor::Live { base, epoch, ordinal } => write!(f, "l{base:x}.{epoch:x}.{ordinal:x}"),
             Cursor::End => f.write_str("end"),
         }
     }
+}
+
+fn hex_number(text: &str) -> Option<u64> {
+    let digits = !text.is_empty() && text.len() <= 16 && text.bytes().all(|b| b.is_ascii_hexdigit());
+    u64::from_str_radix(text, 16).ok().filter(|_| digits)
 }
 
 impl FromStr for Cursor {
@@ -189,8 +205,15 @@ impl FromStr for Cursor {
         let parsed = match text.split_at_checked(1) {
             _ if text == "start" => Some(Cursor::Start),
             _ if text == "end" => Some(Cursor::End),
-            Some(("o", hex)) if hex.len() <= 16 && hex.bytes().all(|b| b.is_ascii_hexdigit()) => {
-                u64::from_str_radix(hex, 16).ok().map(Cursor::Ordinal)
+            Some(("o", hex)) => hex_number(hex).map(Cursor::Ordinal),
+            Some(("l", rest)) => {
+                let mut numbers = rest.split('.').map(hex_number);
+                match (numbers.next(), numbers.next(), numbers.next(), numbers.next()) {
+                    (Some(Some(base)), Some(Some(epoch)), Some(Some(ordinal)), None) => {
+                        Some(Cursor::Live { base, epoch, ordinal })
+                    }
+                    _ => None,
+                }
             }
             Some(("k", key)) => key.split_once('.').and_then(|(id, tie)| {
                 let tie = tie.parse::<PageId>().ok()?.0;
@@ -200,7 +223,7 @@ impl FromStr for Cursor {
         };
         parsed.ok_or_else(|| StorageError::BadCursor {
             what: format!(
-                "expected start, end, o… or k…, found {:?}",
+                "expected start, end, o…, k… or l…, found {:?}",
                 text.chars().take(60).collect::<String>()
             ),
         })

@@ -191,7 +191,8 @@ async fn node(id: u64, management: SocketAddr) {
     control.send(message::encode(&hello).into()).await.expect("a hello");
     let mut disk =
         NodeDurable { boot: 1, update: Some(UpdateDurable::default()), read: Some(ReadDurable::default()) };
-    let (mut machine, actions) = Node::start(now(), disk.clone(), Settings { heartbeat_ms: 900 });
+    let (mut machine, actions) =
+        Node::start(now(), disk.clone(), Settings { heartbeat_ms: 900, ..Settings::default() });
     let mut left: VecDeque<Action> = actions.into();
     let mut beats = tokio::time::interval(Duration::from_millis(1000));
     loop {
@@ -243,6 +244,7 @@ fn figures() -> NodeFigures {
         lookups_answered: 1 << 30,
         damaged: 0,
         repaired: 0,
+        epoch_bytes: 0,
     }
 }
 

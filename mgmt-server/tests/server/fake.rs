@@ -11,7 +11,7 @@ use webbase_node::cycle::{
     Action, Done, Event, Intent, Node, NodeDurable, Prepared, ReadDurable, Settings, UpdateDurable,
 };
 use webbase_node::link::{Hello, ManagementSays, NodeSays, TOPIC};
-use webbase_node::plan::{Addresses, Repository};
+use webbase_node::plan::{Addresses, Repository, Update};
 use webbase_node::wire::message;
 use webbase_node::{Client, ClientSettings, Control};
 
@@ -87,7 +87,7 @@ async fn run(id: NodeId, management: SocketAddr, seen: Arc<Mutex<Seen>>) {
         seen.disk.boot += 1;
         seen.disk.clone()
     };
-    let settings = Settings { heartbeat_ms: 100 };
+    let settings = Settings { heartbeat_ms: 100, update: Update::Batch };
     let (mut node, mut actions) = Node::start(now(), durable, settings);
     loop {
         if let Some((_client, mut control)) = open(id, management, &seen).await {
@@ -213,5 +213,5 @@ fn apply(seen: &mut Seen, intent: &Intent) -> Done {
 
 /// A repository that is nobody's.
 pub(crate) fn another_repository() -> Repository {
-    Repository { key: [7; 32], map: RangeMap::new(4) }
+    Repository { key: [7; 32], map: RangeMap::new(4), update: Update::Batch }
 }

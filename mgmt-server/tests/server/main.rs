@@ -426,8 +426,9 @@ async fn figures_show_what_a_node_does() {
     for (adds, streams, state) in
         [(0, 0, NodeState::Idle), (2, 1, NodeState::Storing), (0, 1, NodeState::Streaming)]
     {
+        let (lookups, lookups_answered, damaged, repaired, epoch_bytes) = (0, 7, 0, 0, 0);
         let figures =
-            NodeFigures { store, adds, streams, lookups: 0, lookups_answered: 7, damaged: 0, repaired: 0 };
+            NodeFigures { store, adds, streams, lookups, lookups_answered, damaged, repaired, epoch_bytes };
         node.send(message::encode(&NodeSays::Figures(figures)).into()).await.unwrap();
         eventually!({
             let status = management.status().await.unwrap();

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use webbase_mgmt_server::{AddPlan, ReadPlan};
+use webbase_mgmt_server::{AddPlan, ReadPlan, Update};
 use webbase_node::cycle::RangeSet;
 use webbase_node::cycle::message::NodeId;
 use webbase_storage::{PageId, PageKey, Version};
@@ -53,9 +53,15 @@ impl World {
         let plan = self.mgmt.as_ref()?.add_plan();
         for (range, nodes) in plan.ranges.iter().enumerate() {
             // Only those declared down or leaving are left out.
-            let owners = self.disk.placement.update.owners(range as u32);
+            let live = self.update == Update::Incremental;
+            let owners = match live {
+                false => self.disk.placement.update.owners(range as u32).to_vec(),
+                // Nobody takes anything while no whole node is up.
+                true if nodes.is_empty() => Vec::new(),
+                true => self.disk.members(range as u32),
+            };
             let out = |n: &&NodeId| {
-                !nodes.contains(n) && self.disk.nodes.get(n).is_some_and(|e| !e.down && !e.leaving)
+                !nodes.contains(n) && self.disk.nodes.get(n).is_some_and(|e| !e.down && (live || !e.leaving))
             };
             let wrong = plan.version == self.disk.plan_version && owners.iter().any(|n| out(&n));
             if wrong {
@@ -106,6 +112,8 @@ impl World {
             self.counts.refused += 1;
             return self.end_add(index);
         }
+        // Some clients are patient: what arrives late, under a plan that is long over, counts for them.
+        let patient = self.update == Update::Incremental && self.rng.percent(10);
         if let Some(plan) = plan {
             add.version.epoch = plan.stamp as u32;
             add.planned = plan.ranges.get(map.range_of(add.key) as usize).cloned().unwrap_or_default();
@@ -116,13 +124,13 @@ impl World {
             for node in planned {
                 let copies = if self.faulty() && self.rng.percent(3) { 2 } else { 1 };
                 for _ in 0..copies {
-                    let slow = self.faulty() && self.rng.percent(5);
+                    let slow = self.faulty() && (patient || self.rng.percent(5));
                     let ms = if slow { self.rng.range(500, 6000) } else { self.rng.range(1, 80) };
                     self.after(ms, Ev::AddArrives(index, attempt, node));
                 }
             }
         }
-        self.after(1200, Ev::AddTimeout(index, attempt));
+        self.after(if patient { 9000 } else { 1200 }, Ev::AddTimeout(index, attempt));
     }
 
     pub fn add_arrives(&mut self, index: usize, attempt: u32, id: NodeId) {
@@ -132,7 +140,10 @@ impl World {
         let (key, version) = (add.key, Version { epoch: stamp, ..add.version });
         let Some(node) = self.nodes.get_mut(&id) else { return };
         let Some(machine) = node.machine.as_ref().and_then(|m| m.update()) else { return };
-        let Ok(epoch) = machine.admit(u64::from(version.epoch)) else { return };
+        let any_stamp = self.mutant == Some(Mutant::AdmitOldStamps);
+        let Ok(epoch) = machine.admit(if any_stamp { u64::MAX } else { u64::from(version.epoch) }) else {
+            return;
+        };
         let Some(disk) = &mut node.update else { return };
         let unwritten = self.mutant == Some(Mutant::AcknowledgeUnwritten) && version.digest.is_multiple_of(7);
         if !unwritten {

@@ -1,6 +1,6 @@
 //! What goes wrong, and what the operator does.
 
-use webbase_mgmt_server::Command;
+use webbase_mgmt_server::{Command, Update};
 use webbase_node::cycle::message::{NodeId, Removal, SeenAgain};
 
 use crate::store::PAGE_BYTES;
@@ -171,7 +171,8 @@ impl World {
             72..78 => {
                 if self.nodes.len() < 10 {
                     let role = self.rng.range(0, 3);
-                    self.new_node(role != 1, role != 0);
+                    let both = self.update == Update::Incremental;
+                    self.new_node(both || role != 1, both || role != 0);
                 }
             }
             _ => self.remove_pages(),

@@ -336,6 +336,27 @@ pub fn acknowledged_pages_survive(oracle: &Oracle, generation: u64) -> Checked {
     Ok(())
 }
 
+/// Incremental update: whoever is named by a plan made after a page was acknowledged shows it, in this or a newer version,
+/// unless it was removed.
+pub fn acknowledged_is_visible<'a>(
+    node: NodeId,
+    acknowledged: impl Iterator<Item = (&'a PageKey, &'a Version)>,
+    found: &BTreeMap<PageKey, Version>,
+    removed: &[(Removal, u64)],
+) -> Checked {
+    for (key, version) in acknowledged {
+        let gone = removed.iter().any(|(r, _)| r.key == *key && r.bound >= *version);
+        holds!(
+            "acknowledged_is_visible",
+            gone || found.get(key).is_some_and(|v| v >= version),
+            "{key} was acknowledged in {version:?}, node {} shows {:?}",
+            node.0,
+            found.get(key)
+        );
+    }
+    Ok(())
+}
+
 /// When faults have stopped, cycles end, and everything comes to rest: no cycle, no move, no epoch that is not needed.
 pub fn cycles_end(rest: Option<String>) -> Checked {
     holds!("cycles_end", rest.is_none(), "no rest: {}", rest.unwrap_or_default());

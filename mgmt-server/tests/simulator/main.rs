@@ -3,7 +3,7 @@
 //! A world has a management server, update and read nodes, clients that add, look up and stream, an operator, and faults:
 //! messages late, lost, doubled, out of order; partitions; kills of any process at any moment, with what it was doing on disk
 //! done, not done, or half done; disks full or lost for ever; slow nodes. After a while the faults stop, and everything must
-//! come to rest. `invariants.rs` has what must hold, by name.
+//! come to rest. `invariants.rs` has what must hold, by name. Every third world has incremental update (`live.rs`).
 //!
 //! ```text
 //!   WEBBASE_SEEDS=100000 cargo test -p webbase-mgmt-server --test simulator    more worlds
@@ -29,6 +29,7 @@
 mod clients;
 mod faults;
 mod invariants;
+mod live;
 mod mutants;
 mod rng;
 mod store;
@@ -130,9 +131,9 @@ fn every_mutant_is_caught() {
 
 #[test]
 fn a_changed_placement_breaks_its_invariant() {
-    use webbase_mgmt_server::{Cycle, CyclePhase, State};
+    use webbase_mgmt_server::{Cycle, CyclePhase, State, Update};
     use webbase_node::cycle::{RangeMap, message::Changes, message::NodeId};
-    let mut before = State::new(RangeMap::new(2), 1);
+    let mut before = State::new(RangeMap::new(2), 1, Update::Batch);
     let (cycle, placement_version) = (1, before.placement.version);
     let phase = CyclePhase::Sealing;
     before.cycle =

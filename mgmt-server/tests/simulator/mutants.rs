@@ -35,10 +35,14 @@ pub enum Mutant {
     LowestVersionWins,
     /// Commits are never told.
     LoseCommits,
+    /// Nodes serve what they take adds for, whether they have the rest or not.
+    ServeBeforeWhole,
+    /// Nodes take adds under plans however old.
+    AdmitOldStamps,
 }
 
 impl Mutant {
-    pub const ALL: [(Mutant, &'static str); 17] = [
+    pub const ALL: [(Mutant, &'static str); 20] = [
         (Mutant::CommitBeforePersist, "commit_record_alone_decides"),
         (Mutant::SwitchWhenPrepared, "commit_record_alone_decides"),
         (Mutant::AnyTicketWillDo, "commit_record_alone_decides"),
@@ -56,5 +60,8 @@ impl Mutant {
         (Mutant::ReleaseEarly, "leases_hold_generations"),
         (Mutant::LowestVersionWins, "highest_version_wins"),
         (Mutant::LoseCommits, "cycles_end"),
+        (Mutant::ServeBeforeWhole, "acknowledged_is_visible"),
+        (Mutant::AdmitOldStamps, "acknowledged_is_visible"),
+        (Mutant::AcknowledgeFirst, "acknowledged_is_visible"),
     ];
 }

@@ -4,7 +4,9 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::rc::Rc;
 
-use webbase_mgmt_server::{Action as MgmtAction, Command, Coordinator, Event as MgmtEvent, Settings, State};
+use webbase_mgmt_server::{
+    Action as MgmtAction, Command, Coordinator, Event as MgmtEvent, Settings, State, Update,
+};
 use webbase_node::cycle::message::{NodeId, ToManagement, ToNode};
 use webbase_node::cycle::{
     Action, Done, Event, Intent, IntentId, Node, NodeDurable, Pull, PullMode, RangeMap, RangeSet,
@@ -14,6 +16,7 @@ use webbase_storage::{PageKey, Version};
 
 use crate::clients::{Add, Reader};
 use crate::invariants::{self as rules, Checked, Oracle, Violation};
+use crate::live::LiveReader;
 use crate::mutants::Mutant;
 use crate::rng::Rng;
 use crate::store::{Content, PAGE_BYTES, ReadDisk, UpdateDisk};
@@ -43,6 +46,7 @@ pub enum Ev {
     AddTimeout(usize, u32),
     NewReader,
     ReaderStep(usize),
+    LiveRead(usize),
 }
 
 struct Queued(u64, u64, Ev);
@@ -95,6 +99,9 @@ pub struct Counts {
     pub removed_nodes: u64,
     pub removals: u64,
     pub forgotten: u64,
+    pub live_reads: u64,
+    pub live_refused: u64,
+    pub became_whole: u64,
 }
 
 impl Counts {
@@ -116,9 +123,12 @@ impl Counts {
         self.removed_nodes += other.removed_nodes;
         self.removals += other.removals;
         self.forgotten += other.forgotten;
+        self.live_reads += other.live_reads;
+        self.live_refused += other.live_refused;
+        self.became_whole += other.became_whole;
     }
 
-    pub fn all(&self) -> [(&'static str, u64); 17] {
+    pub fn all(&self) -> [(&'static str, u64); 20] {
         [
             ("events", self.events),
             ("commits", self.commits),
@@ -137,6 +147,9 @@ impl Counts {
             ("removed_nodes", self.removed_nodes),
             ("removals", self.removals),
             ("forgotten", self.forgotten),
+            ("live_reads", self.live_reads),
+            ("live_refused", self.live_refused),
+            ("became_whole", self.became_whole),
         ]
     }
 }
@@ -161,6 +174,8 @@ pub struct World {
     pub oracle: Oracle,
     pub adds: Vec<Add>,
     pub readers: Vec<Reader>,
+    pub update: Update,
+    pub live_readers: Vec<LiveReader>,
     pub next_node: u64,
     pub next_request: u64,
     pub counts: Counts,
@@ -173,6 +188,7 @@ pub struct World {
 impl World {
     pub fn new(seed: u64, mutant: Option<Mutant>, only: Option<&'static str>, trace: bool) -> Self {
         let mut rng = Rng::new(seed);
+        let update = if seed % 3 == 2 { Update::Incremental } else { Update::Batch };
         let map = RangeMap::new(rng.range(1, 4) as u8);
         let replicas = if rng.percent(75) { 2 } else { 1 };
         let settings = Settings {
@@ -183,6 +199,8 @@ impl World {
             prepare_limit_ms: 12_000,
             switch_limit_ms: 6000,
             begin_limit_ms: 5000,
+            fold_ms: 3000,
+            fold_bytes: 20 * PAGE_BYTES,
             ..Settings::default()
         };
         let (loss, calm) = (rng.range(0, 12), rng.percent(25));
@@ -198,13 +216,15 @@ impl World {
             settings,
             mgmt: None,
             mgmt_boot: 0,
-            disk: State::new(map, replicas),
+            disk: State::new(map, replicas, update),
             persisting: None,
             nodes: BTreeMap::new(),
             blocked: BTreeMap::new(),
             oracle: Oracle::default(),
             adds: Vec::new(),
             readers: Vec::new(),
+            update,
+            live_readers: Vec::new(),
             next_node: 1,
             next_request: 1,
             counts: Counts::default(),
@@ -214,7 +234,10 @@ impl World {
         };
         world.start_mgmt();
         let (update, read, both) = (world.rng.range(1, 4), world.rng.range(1, 4), world.rng.range(0, 2));
-        let roles = [(update, (true, false)), (read, (false, true)), (both, (true, true))];
+        let roles = match world.update {
+            Update::Batch => vec![(update, (true, false)), (read, (false, true)), (both, (true, true))],
+            Update::Incremental => vec![((update + both).max(u64::from(replicas)), (true, true))],
+        };
         for (count, role) in roles {
             for _ in 0..count.max(u64::from(replicas) * u64::from(both == 0)) {
                 world.new_node(role.0, role.1);
@@ -240,6 +263,7 @@ impl World {
             if self.now > LAST_CYCLES_MS && self.finished() {
                 let last = rules::acknowledged_pages_survive(&self.oracle, self.disk.committed);
                 self.check(last);
+                self.check_live_at_rest();
                 return;
             }
             if self.now > END_MS {
@@ -290,6 +314,7 @@ impl World {
             }
             Ev::MgmtTick(boot) => {
                 if boot == self.mgmt_boot && self.mgmt.is_some() {
+                    self.note_loads();
                     self.mgmt_event(MgmtEvent::Tick);
                     self.after(250, Ev::MgmtTick(boot));
                 }
@@ -309,7 +334,9 @@ impl World {
             Ev::AddArrives(add, attempt, node) => self.add_arrives(add, attempt, node),
             Ev::AddAcknowledged(add, attempt, node) => self.add_acknowledged(add, attempt, node),
             Ev::AddTimeout(add, attempt) => self.add_timeout(add, attempt),
+            Ev::NewReader if self.update == Update::Incremental => self.new_live_reader(),
             Ev::NewReader => self.new_reader(),
+            Ev::LiveRead(reader) => self.live_read(reader),
             Ev::ReaderStep(reader) => self.reader_step(reader),
         }
     }
@@ -364,6 +391,11 @@ impl World {
         self.counts.aborts += u64::from(old.cycle.is_some() && new.cycle.is_none() && old.ticket().is_some());
         self.counts.attempts +=
             u64::from(new.ticket().is_some_and(|t| t.attempt > 1) && new.ticket() != old.ticket());
+        if let (Some(old), Some(new)) = (&old.live, &new.live) {
+            let grew = |range: &u32| new.whole(*range).iter().any(|n| !old.whole(*range).contains(n));
+            let known = |range: &u32| !old.whole(*range).is_empty();
+            self.counts.became_whole += (0..self.map.count()).filter(|r| known(r) && grew(r)).count() as u64;
+        }
         self.counts.removed_nodes += (new.removed.len() - old.removed.len()) as u64;
         self.counts.forgotten += u64::from(new.committed > old.committed && new.forget_through() > 0);
         let nodes = &self.nodes;
@@ -479,7 +511,8 @@ impl World {
             update: node.update.as_ref().map(|u| u.file.clone()),
             read: node.read.as_ref().map(|r| r.file.clone()),
         };
-        let (machine, actions) = Node::start(now, durable, NodeSettings { heartbeat_ms: 500 });
+        let (machine, actions) =
+            Node::start(now, durable, NodeSettings { heartbeat_ms: 500, update: self.update });
         node.machine = Some(machine);
         let boot = node.boot;
         self.node_actions(id, actions);
@@ -846,6 +879,6 @@ impl World {
             .nodes
             .iter()
             .any(|(id, n)| n.machine.is_some() && !disk.nodes.contains_key(id) && !disk.removed.contains(id));
-        strangers.then(|| "a node is not in the table".to_string())
+        strangers.then(|| "a node is not in the table".to_string()).or_else(|| self.live_unrest())
     }
 }

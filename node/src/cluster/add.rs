@@ -63,8 +63,9 @@ struct Adding {
 }
 
 impl Cluster {
-    /// Adds pages and waits until they are durable, packing them here. They become visible with the next cycle. The records of
-    /// all these pages are in memory meanwhile, so some tens of megabytes at a time are a good measure.
+    /// Adds pages and waits until they are durable, packing them here. They become visible with the next cycle, or, with
+    /// incremental update, are visible when this returns. The records of all these pages are in memory meanwhile, so some
+    /// tens of megabytes at a time are a good measure.
     ///
     /// # Errors
     /// When no page could be sent at all because the management server does not answer. What becomes of single pages is in
@@ -99,6 +100,10 @@ impl Cluster {
                 break;
             }
             open = settle(open, &plan, self.inner.repository.map, &mut done);
+            // What was acknowledged is found by whoever reads with a plan that is not older.
+            if self.is_incremental() {
+                self.inner.plans.not_older_than(plan.version);
+            }
             if open.is_empty() || Instant::now() + pause >= until {
                 break;
             }
@@ -150,7 +155,13 @@ impl Cluster {
             if adding.packed.as_ref().is_none_or(|(stamp, _)| *stamp != plan.stamp) {
                 let page = Page { epoch, ..*page };
                 match pack_page(&self.inner.key, &page, self.inner.settings.compression, None) {
-                    Ok(record) => adding.packed = Some((plan.stamp, record)),
+                    Ok(record) => {
+                        adding.packed = Some((plan.stamp, record));
+                        // Where pages are visible at once, all nodes shall show the same version.
+                        if self.is_incremental() {
+                            adding.durable.clear();
+                        }
+                    }
                     Err(e) => {
                         done.refused.push((adding.at, e.into()));
                         continue;

@@ -1,8 +1,10 @@
-//! Connections to nodes: one each, made when needed, made again when broken; and which nodes failed a moment ago.
+//! Connections to nodes: one each, made when needed, made again when broken; which nodes failed a moment ago, and which
+//! have much to do.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -16,12 +18,28 @@ use crate::plan::Addresses;
 /// The connection to one node; whoever connects holds the lock, and the others wait for the outcome.
 type Slot = Arc<tokio::sync::Mutex<Option<(SocketAddr, Client)>>>;
 
+/// So many requests more make a difference: a few are chance.
+const OUTSTANDING_STEP: usize = 8;
+
 #[derive(Default)]
 struct Node {
     address: Option<SocketAddr>,
     slot: Slot,
     /// It failed: asked last until then.
     avoided_until: Option<Instant>,
+    /// The last plan says that it has much more to do than others.
+    busy: bool,
+    /// Requests of this client that it has not answered.
+    outstanding: Arc<AtomicUsize>,
+}
+
+/// A request under way; it is over when this is dropped.
+pub(super) struct Outstanding(Arc<AtomicUsize>);
+
+impl Drop for Outstanding {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 pub(super) struct Connections {
@@ -90,14 +108,41 @@ impl Connections {
         until.is_some_and(|until| Instant::now() < until)
     }
 
-    /// The nodes in the order to ask them: `turn` spreads requests over equals, those that failed come last.
+    /// Whether a node has much to do.
+    pub(super) fn is_busy(&self, id: NodeId) -> bool {
+        self.nodes.lock().get(&id).is_some_and(|node| node.busy)
+    }
+
+    /// Takes note of which nodes have much to do.
+    pub(super) fn set_busy(&self, busy: &[NodeId]) {
+        for (id, node) in self.nodes.lock().iter_mut() {
+            node.busy = busy.contains(id);
+        }
+    }
+
+    /// Counts a request to a node as long as it lasts.
+    pub(super) fn begin(&self, id: NodeId) -> Outstanding {
+        let outstanding = self.nodes.lock().entry(id).or_default().outstanding.clone();
+        outstanding.fetch_add(1, Ordering::Relaxed);
+        Outstanding(outstanding)
+    }
+
+    /// The nodes in the order to ask them: those that have less to do first, those that failed last; `turn` spreads requests
+    /// over equals.
     pub(super) fn in_turn(&self, nodes: &[NodeId], turn: usize) -> Vec<NodeId> {
         let mut ordered = nodes.to_vec();
         if !ordered.is_empty() {
             let by = turn % ordered.len();
             ordered.rotate_left(by);
         }
-        ordered.sort_by_key(|id| self.is_avoided(*id));
+        let now = Instant::now();
+        let known = self.nodes.lock();
+        ordered.sort_by_cached_key(|id| {
+            known.get(id).map_or((false, false, 0), |node| {
+                let avoided = node.avoided_until.is_some_and(|until| now < until);
+                (avoided, node.busy, node.outstanding.load(Ordering::Relaxed) / OUTSTANDING_STEP)
+            })
+        });
         ordered
     }
 }

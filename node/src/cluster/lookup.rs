@@ -1,4 +1,4 @@
-//! Lookups: each from one read node of the page's range, all of one generation.
+//! Lookups: each from one read node of the page's range, all of one generation, or of the nodes' live pages.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,7 +27,8 @@ static TURN: AtomicUsize = AtomicUsize::new(0);
 /// What a request found, all of it in one generation.
 #[derive(Clone, Debug)]
 pub struct Found<T> {
-    /// The generation; 0 is the empty one before the first cycle.
+    /// The generation; 0 is the empty one before the first cycle. With incremental update it is
+    /// [`LIVE`](crate::plan::LIVE): the pages as they were when the node was asked.
     pub generation: u64,
     /// The answer.
     pub pages: T,
@@ -98,6 +99,7 @@ impl Cluster {
         F: Future<Output = Result<T>>,
     {
         let connections = &self.inner.connections;
+        let _outstanding = connections.begin(node);
         let tried = timeout(limit, async { ask(connections.to(node).await?).await }).await;
         let late = |_| Err(NodeError::Timeout { peer: name(node), after_ms: limit.as_millis() as u64 });
         let answer = tried.unwrap_or_else(late);

@@ -6,9 +6,11 @@
 //!   stream  ─▶ lease     ─▶ each range from exactly one read node, all at once, into one bounded queue
 //! ```
 //!
-//! 1. All answers of one request are of one generation, and that is told.
+//! 1. All answers of one request are of one generation, and that is told. With incremental update there are no
+//!    generations for readers: plans name `LIVE`, and nodes show what they have, acknowledged a moment ago or long ago.
 //! 2. A page that was acknowledged is durable on every update node that its plan names. One that was not is named.
-//! 3. A node that fails is asked last for a while; nothing waits for it as long as another one has the same.
+//! 3. A node that fails is asked last for a while; nothing waits for it as long as another one has the same. Before it come
+//!    those that are busy.
 //! 4. Everything ends within a time limit, with an error that says what is missing.
 
 mod add;
@@ -39,7 +41,7 @@ use crate::client::ClientSettings;
 use crate::cycle::message::{NodeId, Removal, SeenAgain};
 use crate::error::Result;
 use crate::management::Management;
-use crate::plan::{Repository, Status};
+use crate::plan::{Repository, Status, Update};
 
 /// Settings of a repository's client.
 #[derive(Clone, Debug)]
@@ -119,6 +121,10 @@ impl Cluster {
         &self.inner.repository
     }
 
+    fn is_incremental(&self) -> bool {
+        self.inner.repository.update == Update::Incremental
+    }
+
     /// The dictionaries that records need.
     pub fn dictionaries(&self) -> &Dictionaries {
         &self.inner.settings.client.dictionaries
@@ -135,6 +141,15 @@ impl Cluster {
     /// When it is no URL.
     pub fn page_key(&self, url: &str) -> Result<PageKey> {
         Ok(self.inner.key.page_key(url).map_err(webbase_storage::StorageError::from)?)
+    }
+
+    /// Reads with a new plan from now on. With incremental update whatever was acknowledged before this is found after it,
+    /// whoever added it; what this client added is found without it.
+    ///
+    /// # Errors
+    /// When the management server does not answer.
+    pub async fn refresh(&self) -> Result<()> {
+        self.inner.plans.newer_than(tokio::time::Instant::now()).await.map(drop)
     }
 
     /// How things stand.

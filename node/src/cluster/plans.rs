@@ -1,6 +1,7 @@
 //! The read plan in use: fetched again all the time in the background, and at once when a node says that it does not hold.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::RwLock;
@@ -18,6 +19,8 @@ pub(super) struct Plans {
     connections: Arc<Connections>,
     /// The newest plan and when it was asked for.
     current: RwLock<Option<(Instant, Arc<ReadPlan>)>>,
+    /// Older plans than of this version do not count.
+    lowest: AtomicU64,
     /// Held by whoever fetches.
     fetching: Mutex<()>,
     refresher: RwLock<Option<AbortHandle>>,
@@ -30,7 +33,8 @@ impl Plans {
         every: Duration,
     ) -> Arc<Plans> {
         let (current, fetching) = (RwLock::default(), Mutex::default());
-        let plans = Plans { management, connections, current, fetching, refresher: RwLock::default() };
+        let (lowest, refresher) = (AtomicU64::new(0), RwLock::default());
+        let plans = Plans { management, connections, current, lowest, fetching, refresher };
         let plans = Arc::new(plans);
         let weak = Arc::downgrade(&plans);
         let task = tokio::spawn(async move {
@@ -51,7 +55,8 @@ impl Plans {
     /// The plan in use.
     pub(super) async fn read(&self) -> Result<Arc<ReadPlan>> {
         let current = self.current.read().clone();
-        match current {
+        let lowest = self.lowest.load(Ordering::Relaxed);
+        match current.filter(|(_, plan)| plan.version >= lowest) {
             Some((_, plan)) => Ok(plan),
             None => self.newer_than(Instant::now()).await,
         }
@@ -60,6 +65,11 @@ impl Plans {
     /// The plan is known to be old: the next one who reads waits for a new one.
     pub(super) fn forget(&self) {
         *self.current.write() = None;
+    }
+
+    /// Something was done under a plan of this version: who reads from now on does it under one that is not older.
+    pub(super) fn not_older_than(&self, version: u64) {
+        self.lowest.fetch_max(version, Ordering::Relaxed);
     }
 
     /// A plan asked for after this moment. Many who want one share the answer.
@@ -73,6 +83,7 @@ impl Plans {
         let asked_at = Instant::now();
         let (plan, addresses) = self.management.read_plan().await?;
         self.connections.learn(&addresses);
+        self.connections.set_busy(&plan.busy);
         let plan = Arc::new(plan);
         *self.current.write() = Some((asked_at, plan.clone()));
         Ok(plan)

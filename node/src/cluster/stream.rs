@@ -1,5 +1,7 @@
 //! A stream of the whole repository: one generation, held by a lease; each range from one of its nodes, all nodes at once.
 //!
+//! With incremental update no lease is needed: each node shows its pages as they were when its part of the stream was opened.
+//!
 //! When a node fails, its ranges go on at another replica, or at the same one when it is back; [`super::share`] says how
 //! each page still comes exactly once. The order of pages of different nodes is left open.
 
@@ -145,6 +147,7 @@ impl Cluster {
         taken: StreamCursor,
     ) -> Result<ClusterStream> {
         self.inner.connections.learn(&addresses);
+        self.inner.connections.set_busy(&plan.busy);
         let (queue, taker) = mpsc::channel(QUEUE_PAGES);
         let room_bytes = self.inner.settings.queue_bytes.clamp(1, u32::MAX as usize >> 4);
         let common = Common {
@@ -272,6 +275,7 @@ impl Streaming {
             match renewing.await.unwrap_or_else(|_| Err(self.late())) {
                 Ok((lease, plan, addresses)) => {
                     self.common.connections.learn(&addresses);
+                    self.common.connections.set_busy(&plan.busy);
                     *self.common.plan.lock() = Arc::new(plan);
                     (self.lease, self.renewed_at) = (lease, asked_at);
                 }
@@ -334,7 +338,8 @@ impl Streaming {
             let able = nodes_of(&plan, range).iter().filter(|n| share.progress.can_go_on_at(**n));
             let best = able.copied().min_by_key(|node| {
                 let so_far = spread.get(&Some(*node)).map_or(0, RangeSet::len);
-                (share.progress.is_hidden_at(*node), connections.is_avoided(*node), so_far, *node)
+                let (hidden, avoided) = (share.progress.is_hidden_at(*node), connections.is_avoided(*node));
+                (hidden, avoided, connections.is_busy(*node), so_far, *node)
             });
             spread.entry(best).or_default().insert(range);
         }

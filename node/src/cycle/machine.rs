@@ -3,17 +3,20 @@
 use super::message::{ToManagement, ToNode};
 use super::read_node::Step;
 use super::{Done, Intent, IntentId, ReadDurable, ReadNode, UpdateDurable, UpdateNode};
+use crate::plan::Update;
 
-/// Times of a node.
+/// What a node is started with.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
     /// A report goes out at least this often.
     pub heartbeat_ms: u64,
+    /// How pages get to readers.
+    pub update: Update,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Settings { heartbeat_ms: 1000 }
+        Settings { heartbeat_ms: 1000, update: Update::Batch }
     }
 }
 
@@ -79,7 +82,7 @@ impl Node {
             sequence: 0,
             next_id: 1,
             reported_ms: 0,
-            update: durable.update.map(UpdateNode::new),
+            update: durable.update.map(|update| UpdateNode::new(update, settings.update)),
             read: durable.read.map(ReadNode::new),
             update_intent: None,
             read_intent: None,

@@ -172,6 +172,12 @@ pub enum ToNode {
     },
     /// The node was removed from the table, for ever: it serves and takes nothing any more.
     Dismissed,
+    /// Both, with incremental update: it has all acknowledged pages of these ranges, and serves its live pages of them; of
+    /// no others.
+    Live {
+        /// Which.
+        ranges: RangeSet,
+    },
 }
 
 /// Why a job ended without result.
@@ -243,6 +249,8 @@ pub struct ReadReport {
     pub prepared: Option<Ticket>,
     /// What it does.
     pub progress: Option<Progress>,
+    /// The ranges whose live pages it serves; see [`ToNode::Live`].
+    pub live: RangeSet,
 }
 
 /// State of an update node.

@@ -20,7 +20,7 @@ mod update_node;
 pub use machine::{Action, Event, Node, NodeDurable, Settings};
 pub use ranges::{RangeMap, RangeSet};
 pub use read_node::{Prepared, ReadDurable, ReadNode};
-pub use update_node::{AddRefusal, UpdateDurable, UpdateNode};
+pub use update_node::{AddRefusal, UpdateDurable, UpdateNode, lowest_stamp};
 
 use message::{Changes, EpochSource, NodeId, RangeSource, Ticket};
 

@@ -90,13 +90,15 @@ pub struct ReadNode {
     releasing: Option<Vec<u64>>,
     /// The newest try heard of since the start.
     newest: Option<Ticket>,
+    /// The ranges whose live pages it may serve, as far as it has heard since the start.
+    live: RangeSet,
 }
 
 impl ReadNode {
     /// Starts with what is on disk.
     pub fn new(durable: ReadDurable) -> Self {
         let newest = durable.prepared.as_ref().map(|p| p.ticket);
-        ReadNode { durable, job: None, releasing: None, newest }
+        ReadNode { durable, job: None, releasing: None, newest, live: RangeSet::new() }
     }
 
     /// What is on disk, as far as completed intents tell.
@@ -104,8 +106,22 @@ impl ReadNode {
         &self.durable
     }
 
+    /// The ranges whose live pages, epochs over the newest generation, it may serve.
+    pub fn live(&self) -> &RangeSet {
+        &self.live
+    }
+
+    /// Whether a request for the live pages of this range may be answered.
+    pub fn serves_live(&self, range: u32) -> bool {
+        self.live.contains(range) && self.durable.serves(self.durable.current, &[range].into_iter().collect())
+    }
+
     pub(super) fn on_message(&mut self, message: ToNode) -> Vec<Step> {
         match message {
+            ToNode::Live { ranges } => {
+                self.live = ranges;
+                Vec::new()
+            }
             ToNode::Prepare(prepare) => self.prepare(prepare),
             ToNode::Abort { ticket } => self.abort(ticket),
             ToNode::Commit { ticket, generation, kept } => self.commit(ticket, generation, kept),
@@ -386,6 +402,7 @@ impl ReadNode {
             kept: self.durable.kept.iter().map(|(g, r)| (*g, r.clone())).collect(),
             prepared: self.prepared_ticket(),
             progress,
+            live: self.live.clone(),
         }
     }
 }

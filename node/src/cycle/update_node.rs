@@ -8,12 +8,13 @@
 //! An add carries the *stamp* of its plan, the newest cycle when the plan was made; it also stands as `epoch` in the page's
 //! version, so that the page is the same on all replicas, whatever their own epochs are numbered. An update node refuses
 //! stamps more than one cycle behind its own, which bounds how long an old version can be on its way: that is what lets
-//! tombstones be forgotten.
+//! tombstones be forgotten. With incremental update it refuses all stamps behind its own: `CYCLE.md` says why.
 
 use serde::{Deserialize, Serialize};
 
 use super::message::{ToNode, UpdateReport};
 use super::{Done, Intent};
+use crate::plan::Update;
 
 /// What an update node has on disk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,9 +49,18 @@ pub enum AddRefusal {
     },
 }
 
+/// The lowest stamp that an update node takes, whose newest cycle is this.
+pub fn lowest_stamp(newest: u64, mode: Update) -> u64 {
+    match mode {
+        Update::Batch => newest.saturating_sub(1),
+        Update::Incremental => newest,
+    }
+}
+
 /// The update side of the machine.
 #[derive(Clone, Debug)]
 pub struct UpdateNode {
+    mode: Update,
     durable: UpdateDurable,
     /// The newest cycle heard of since the start.
     floor: Option<u64>,
@@ -59,8 +69,8 @@ pub struct UpdateNode {
 
 impl UpdateNode {
     /// Starts with what is on disk.
-    pub fn new(durable: UpdateDurable) -> Self {
-        UpdateNode { durable, floor: None, running: None }
+    pub fn new(durable: UpdateDurable, mode: Update) -> Self {
+        UpdateNode { mode, durable, floor: None, running: None }
     }
 
     /// What is on disk, as far as completed intents tell.
@@ -76,10 +86,10 @@ impl UpdateNode {
         if self.durable.closed || matches!(self.running, Some(Intent::Close)) {
             return Err(AddRefusal::Closed);
         }
-        let floor = self.floor.ok_or(AddRefusal::NotWelcomed)?.max(self.durable.sealed_cycle);
-        match stamp.saturating_add(1) >= floor {
-            true => Ok(self.durable.open_epoch),
-            false => Err(AddRefusal::OldPlan { lowest: floor.saturating_sub(1) }),
+        let newest = self.floor.ok_or(AddRefusal::NotWelcomed)?.max(self.durable.sealed_cycle);
+        match lowest_stamp(newest, self.mode) {
+            lowest if stamp < lowest => Err(AddRefusal::OldPlan { lowest }),
+            _ => Ok(self.durable.open_epoch),
         }
     }
 

@@ -12,6 +12,7 @@ use parking_lot::RwLock;
 use webbase_storage::{Options, Organization, PageStore, RepositoryKey, Snapshot, create, open};
 
 use super::file::sync_folder_of;
+use super::live::Epoch;
 use crate::cycle::UpdateDurable;
 use crate::error::{NodeError, Result};
 
@@ -31,6 +32,8 @@ struct Stores {
     /// By epoch; the last one is open.
     all: BTreeMap<u64, Arc<dyn PageStore>>,
     open: (u64, Arc<dyn PageStore>),
+    /// The newest cycle that was sealed for.
+    sealed_cycle: u64,
 }
 
 fn folder(dir: &Path, epoch: u64) -> PathBuf {
@@ -68,14 +71,23 @@ impl Epochs {
         }
         let store = open_or_create(&folder(dir, durable.open_epoch), key, organization, &options)?;
         all.insert(durable.open_epoch, store.clone());
-        let stores = RwLock::new(Stores { all, open: (durable.open_epoch, store) });
+        let stores = RwLock::new(Stores {
+            all,
+            open: (durable.open_epoch, store),
+            sealed_cycle: durable.sealed_cycle,
+        });
         Ok(Epochs { dir: dir.to_path_buf(), key, organization, options, stores })
     }
 
-    /// Runs `add` on the open epoch's store, which is not sealed meanwhile.
-    pub(super) fn with_open<T>(&self, add: impl FnOnce(&dyn PageStore) -> T) -> T {
+    /// Runs `add` on the open epoch's store, which is not sealed meanwhile, with the newest cycle that was sealed for.
+    pub(super) fn with_open<T>(&self, add: impl FnOnce(&dyn PageStore, u64) -> T) -> T {
         let stores = self.stores.read();
-        add(&*stores.open.1)
+        add(&*stores.open.1, stores.sealed_cycle)
+    }
+
+    /// All epochs as they are now, ascending.
+    pub(super) fn snapshots(&self) -> Vec<Epoch> {
+        self.stores.read().all.iter().map(|(epoch, store)| (*epoch, store.snapshot())).collect()
     }
 
     /// The open epoch's store.
@@ -95,9 +107,9 @@ impl Epochs {
         Some((store.clone(), store.snapshot()))
     }
 
-    /// Ends the open epoch: commits it, makes the next one, and has `note` make that durable before anything is added
-    /// to it.
-    pub(super) fn seal(&self, note: impl FnOnce(u64) -> Result<()>) -> Result<()> {
+    /// Ends the open epoch, for a cycle if there is one: commits it, makes the next one, and has `note` make that durable
+    /// before anything is added to it.
+    pub(super) fn seal(&self, cycle: Option<u64>, note: impl FnOnce(u64) -> Result<()>) -> Result<()> {
         let mut stores = self.stores.write();
         let (epoch, old) = stores.open.clone();
         old.commit()?;
@@ -110,6 +122,7 @@ impl Epochs {
         note(epoch + 1)?;
         stores.all.insert(epoch + 1, store.clone());
         stores.open = (epoch + 1, store);
+        stores.sealed_cycle = stores.sealed_cycle.max(cycle.unwrap_or(0));
         drop(stores);
         Ok(old.close()?)
     }

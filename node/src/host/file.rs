@@ -23,7 +23,7 @@ use crate::error::{NodeError, Result};
 use crate::plan::Repository;
 
 const MAGIC: [u8; 4] = *b"WBND";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const NAME: &str = "NODE";
 
 /// What a node knows of itself.
@@ -113,6 +113,7 @@ pub(super) fn sync_folder_of(path: &Path) -> io::Result<()> {
 mod tests {
     use super::*;
     use crate::cycle::{RangeMap, RangeSet};
+    use crate::plan::Update;
 
     #[test]
     fn a_node_file_reads_back_and_damage_is_noticed() {
@@ -123,7 +124,11 @@ mod tests {
         let file = NodeFile {
             id: NodeId(7),
             boot: 2,
-            repository: Some(Repository { key: [9; 32], map: RangeMap::new(10) }),
+            repository: Some(Repository {
+                key: [9; 32],
+                map: RangeMap::new(10),
+                update: Update::Incremental,
+            }),
             update: Some(UpdateDurable::default()),
             read: Some(read),
             numbers: [(0, 1), (3, 5)].into_iter().collect(),

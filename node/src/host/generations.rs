@@ -11,6 +11,7 @@ use webbase_storage::{Options, Organization, PageKey, PageStore, RepositoryKey, 
 
 use super::epochs::open_or_create;
 use super::file::NodeFile;
+use super::live::Base;
 use super::runs::Runs;
 use super::tombstones::Tombstones;
 use crate::cycle::{RangeMap, RangeSet, ReadDurable};
@@ -26,6 +27,8 @@ pub(super) struct Served {
     pub(super) number: u64,
     /// When its pages arrived.
     pub(super) runs: Arc<Runs>,
+    /// Pages removed before it.
+    pub(super) tombstones: Arc<Tombstones>,
 }
 
 /// The store of a read node and its generations.
@@ -70,12 +73,20 @@ impl Generations {
     /// Serves what `file` says, and nothing else.
     pub(super) fn serve(&self, file: &NodeFile) -> Result<()> {
         let Some(read) = &file.read else { return Ok(()) };
+        let before = self.served.read().clone();
         let mut served = BTreeMap::new();
         for (generation, ranges) in visible(read) {
             let Some(&number) = file.numbers.get(&generation) else { continue };
             if let Some(snapshot) = self.store.generation(number)? {
-                let runs = Arc::new(Runs::read(&self.dir, number)?);
-                served.insert(generation, Served { snapshot, ranges, number, runs });
+                let known = before.get(&generation).filter(|b| b.number == number);
+                let (tombstones, runs) = match known {
+                    Some(known) => (known.tombstones.clone(), known.runs.clone()),
+                    None => (
+                        Arc::new(Tombstones::read(&self.dir, number)?),
+                        Arc::new(Runs::read(&self.dir, number)?),
+                    ),
+                };
+                served.insert(generation, Served { snapshot, ranges, number, runs, tombstones });
             }
         }
         let before = std::mem::replace(&mut *self.served.write(), served);
@@ -101,6 +112,22 @@ impl Generations {
     /// The generations that are served.
     pub(super) fn numbers(&self) -> Vec<u64> {
         self.served.read().keys().copied().collect()
+    }
+
+    /// The newest generation, for what lies over it, if it has all ranges that `lacks` looks for; it names one that is
+    /// missing. `None` stands for generation 0, which is empty and has all.
+    pub(super) fn base(
+        &self,
+        lacks: impl FnOnce(&RangeSet) -> Option<u32>,
+    ) -> std::result::Result<Option<Base>, u32> {
+        let served = self.served.read();
+        let Some((_, newest)) = served.last_key_value() else { return Ok(None) };
+        match lacks(&newest.ranges) {
+            Some(range) => Err(range),
+            None => {
+                Ok(Some(Base { snapshot: newest.snapshot.clone(), tombstones: newest.tombstones.clone() }))
+            }
+        }
     }
 
     /// A generation, if it has the range of this page here.

@@ -198,7 +198,7 @@ impl Disk {
                 }
             });
         }
-        self.updating()?.seal(|open_epoch| {
+        self.updating()?.seal(cycle, |open_epoch| {
             self.note(|file| {
                 let Some(update) = &mut file.update else { return };
                 update.open_epoch = open_epoch;

@@ -6,6 +6,8 @@
 //!   pages/         read side: one store with its generations (generations.rs, tombstones.rs, runs.rs)
 //! ```
 //!
+//! With incremental update readers see the one laid over the other (live.rs).
+//!
 //! One task runs the cycle's machine: it hands the machine what is heard and what has ended, and carries out what the
 //! machine wants (intents.rs, pull.rs). The server answers from generations and epochs (pages.rs) whatever goes on.
 
@@ -14,6 +16,7 @@ mod file;
 mod generations;
 mod intents;
 mod link;
+mod live;
 mod pages;
 mod peers;
 mod pull;
@@ -29,7 +32,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use tokio::sync::mpsc;
 use webbase_storage::{Options, Organization};
 
@@ -45,11 +48,11 @@ use crate::background::Background;
 use crate::client::ClientSettings;
 use crate::cycle::message::{NodeId, ToNode};
 use crate::cycle::{
-    self, Action, Done, Event, Intent, IntentId, Node, NodeDurable, ReadDurable, UpdateDurable,
+    self, Action, Done, Event, Intent, IntentId, Node, NodeDurable, ReadDurable, ReadNode, UpdateDurable,
 };
 use crate::error::{NodeError, Result};
 use crate::link::{Hello, ManagementSays, NodeSays};
-use crate::plan::NodeFigures;
+use crate::plan::{NodeFigures, Update};
 use crate::server::{Pages, Server, Service, Settings};
 
 pub use self::epochs::EPOCH;
@@ -150,6 +153,11 @@ impl Host {
             Some(repository) => repository,
             None => link::first_contact(options.management, &options.client, &hello).await?,
         };
+        if repository.update == Update::Incremental && (file.update.is_none() || file.read.is_none()) {
+            let what = "pages are visible at once in this repository, so every node takes and serves them: \
+                        start this one with the role both";
+            return Err(NodeError::Foreign { what: what.into() });
+        }
         file.repository = Some(repository);
         hello.repository = Some(repository);
         let key = repository.repository_key();
@@ -158,7 +166,8 @@ impl Host {
         let (file, update, read) = opened.await.map_err(|e| NodeError::Foreign { what: e.to_string() })??;
         let durable = NodeDurable { boot: file.boot, update: file.update.clone(), read: file.read.clone() };
         let heartbeat_ms = options.heartbeat.as_millis() as u64;
-        let (machine, actions) = Node::start(now_ms(), durable, cycle::Settings { heartbeat_ms });
+        let (machine, actions) =
+            Node::start(now_ms(), durable, cycle::Settings { heartbeat_ms, update: repository.update });
         let machine = Arc::new(Mutex::new(machine));
         let (repairs, met) = Repairs::new(file.id, repository.map, update.clone(), read.clone());
         let pages = Arc::new(NodePages {
@@ -168,6 +177,9 @@ impl Host {
             update: update.clone(),
             read: read.clone(),
             machine: machine.clone(),
+            mode: repository.update,
+            organization: read.as_ref().map_or(options.organization, |read| read.store.organization()),
+            live: RwLock::default(),
         });
         let service = Service::default().with_pages(pages.clone());
         let server = Server::start(options.listen, service, options.server.clone()).await?;
@@ -283,13 +295,18 @@ fn open_sides(
     let (dir, organization) = (&options.dir, options.organization);
     // Before anything else is made: a folder with stores and without this file would be nobody's.
     file.write(dir)?;
-    let update = match &file.update {
-        Some(durable) => Some(Epochs::open(dir, key, organization, options.storage.clone(), durable)?),
-        None => None,
-    };
     let read = match &file.read {
         Some(_) => {
             Some(Generations::open(dir, key, repository.map, organization, &options.storage, &mut file)?)
+        }
+        None => None,
+    };
+    let update = match &file.update {
+        Some(durable) => {
+            // What lies over a store is laid out as that.
+            let over = read.as_ref().filter(|_| repository.update == Update::Incremental);
+            let organization = over.map_or(organization, |read| read.store.organization());
+            Some(Epochs::open(dir, key, organization, options.storage.clone(), durable)?)
         }
         None => None,
     };
@@ -355,7 +372,12 @@ impl Runner {
                 Event::Message(ToNode::CatchUp { ticket, .. }) => Some(ticket.cycle),
                 _ => None,
             };
-            let actions = self.machine.lock().on(now_ms(), event);
+            let actions = {
+                let mut machine = self.machine.lock();
+                let actions = machine.on(now_ms(), event);
+                self.pages.set_live(machine.read().map(ReadNode::live));
+                actions
+            };
             if let Some(cycle) = cycle.filter(|_| actions.iter().any(|a| matches!(a, Action::Do(..)))) {
                 self.disk.set_cycle(cycle);
             }
@@ -407,6 +429,7 @@ impl Runner {
             lookups_answered: load.lookups_answered,
             damaged: self.repairs.found(),
             repaired: self.repairs.repaired(),
+            epoch_bytes: self.disk.update.as_ref().map_or(0, |epochs| epochs.newest().stats().live_bytes),
         };
         drop(self.outgoing.try_send(NodeSays::Figures(figures)));
     }

@@ -1,23 +1,26 @@
-//! What a node's server serves: generations of the read side, and sealed epochs of the update side.
+//! What a node's server serves: generations of the read side, sealed epochs of the update side, and with incremental
+//! update the node's live pages.
 //!
-//! A request names a generation, or, with the bit [`EPOCH`], an epoch. Generation 0 is the empty one that a repository
+//! A request names a generation, [`LIVE`], or, with the bit [`EPOCH`], an epoch. Generation 0 is the empty one that a repository
 //! begins with; there is no "current" generation here: who reads many pages of many nodes must say which.
 
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use webbase_storage::{
-    Added, Compacted, Dictionary, Due, Listed, Page, PageId, PageKey, PageStore, PageStream, Record,
-    RepositoryKey, Snapshot, Stats, StreamSpec, Trust, Verified, Version,
+    Added, Compacted, Dictionary, Due, Listed, Organization, Page, PageId, PageKey, PageStore, PageStream,
+    Record, RepositoryKey, Snapshot, Stats, StreamSpec, Trust, Verified, Version,
 };
 
 use super::epochs::{EPOCH, Epochs};
 use super::generations::{Generations, Served};
+use super::live::Overlay;
 use super::repair::{Met, Repairs};
 use super::runs::Placed;
 use super::tombstones::Tombstones;
-use crate::cycle::{AddRefusal, Node, RangeMap};
-use crate::server::{Answer, Pages, Places};
+use crate::cycle::{self, AddRefusal, Node, RangeMap, lowest_stamp};
+use crate::plan::{LIVE, Update};
+use crate::server::{Answer, NotAdded, Pages, Places};
 use crate::wire::message::{Code, Entry, Fault};
 use crate::wire::ranges::RangeSet;
 
@@ -32,6 +35,10 @@ pub(super) struct NodePages {
     pub(super) read: Option<Arc<Generations>>,
     pub(super) machine: Arc<Mutex<Node>>,
     pub(super) repairs: Arc<Repairs>,
+    pub(super) mode: Update,
+    pub(super) organization: Organization,
+    /// The ranges whose live pages are served, as the machine has them.
+    pub(super) live: RwLock<cycle::RangeSet>,
 }
 
 impl NodePages {
@@ -56,8 +63,48 @@ impl NodePages {
         self.update.as_deref().ok_or_else(|| Fault::new(Code::BadRequest, "this is no update node"))
     }
 
+    /// Takes note of the ranges whose live pages are served: none, if the node serves nothing any more.
+    pub(super) fn set_live(&self, ranges: Option<&cycle::RangeSet>) {
+        let none = cycle::RangeSet::new();
+        let ranges = ranges.unwrap_or(&none);
+        if *self.live.read() != *ranges {
+            *self.live.write() = ranges.clone();
+        }
+    }
+
+    /// The live pages, if everything that is `wanted` of them is here: it names a range that a set lacks.
+    fn overlay(&self, wanted: impl Fn(&cycle::RangeSet) -> Option<u32>) -> Answer<Overlay> {
+        let refuse = |range| {
+            let text = format!("this node does not show range {range} as it is now; get a new plan");
+            Err(Fault::new(Code::Plan, text))
+        };
+        if self.mode != Update::Incremental {
+            return Err(Fault::new(
+                Code::BadRequest,
+                "pages become visible by cycles here: name a generation",
+            ));
+        }
+        if let Some(range) = wanted(&self.live.read()) {
+            return refuse(range);
+        }
+        // Epochs first: what a fold takes out of them meanwhile is in the generation then.
+        let epochs = self.epochs()?.snapshots();
+        match self.generations()?.base(wanted) {
+            Ok(base) => Ok(Overlay { key: self.key, organization: self.organization, base, epochs }),
+            Err(range) => refuse(range),
+        }
+    }
+
+    fn overlay_of(&self, ranges: Option<&RangeSet>) -> Answer<Overlay> {
+        let asked = |range: &u32| ranges.is_some_and(|ranges| ranges.contains(*self.map.ids(*range).start()));
+        self.overlay(|here| (0..self.map.count()).filter(asked).find(|range| !here.contains(*range)))
+    }
+
     /// What there is to read under this name; `ranges`, if any, must be there.
     fn snapshot(&self, generation: u64, ranges: Option<&RangeSet>) -> Answer<Option<Arc<dyn Snapshot>>> {
+        if generation == LIVE {
+            return Ok(Some(Arc::new(self.overlay_of(ranges)?)));
+        }
         if generation & EPOCH != 0 {
             let epochs = self.epochs()?;
             let found = epochs.sealed(generation & !EPOCH).map(|(_, snapshot)| snapshot);
@@ -81,10 +128,54 @@ impl NodePages {
     }
 
     fn of_page(&self, generation: u64, key: PageKey) -> Answer<Option<Arc<dyn Snapshot>>> {
+        if generation == LIVE {
+            let range = self.map.range_of(key);
+            let overlay = self.overlay(|here| (!here.contains(range)).then_some(range))?;
+            return Ok(Some(Arc::new(overlay)));
+        }
         if generation == 0 || generation & EPOCH != 0 {
             return self.snapshot(generation, None);
         }
         self.generations()?.of_page(generation, key).map(Some)
+    }
+
+    /// Whether pages with this stamp are taken now, when the newest cycle that was sealed for is this.
+    fn admit(&self, stamp: u32, sealed_cycle: u64) -> std::result::Result<(), NotAdded> {
+        let stamp = u64::from(stamp);
+        let machine = self.machine.lock();
+        let refusal = match machine.update().map(|update| update.admit(stamp)) {
+            None => "this node was removed from the repository".into(),
+            Some(Err(AddRefusal::NotWelcomed)) => {
+                "this node has not heard from the management server yet".to_owned()
+            }
+            Some(Err(AddRefusal::Closed)) => "this node is being removed".into(),
+            Some(admitted) => {
+                // The machine learns of a sealing only when it is over; until then the epochs know better.
+                let sealed = lowest_stamp(sealed_cycle, self.mode);
+                let lowest = match admitted {
+                    Err(AddRefusal::OldPlan { lowest }) => lowest.max(sealed),
+                    _ => sealed,
+                };
+                if stamp >= lowest {
+                    return Ok(());
+                }
+                format!("the plan is of cycle {stamp}, the oldest that counts is {lowest}")
+            }
+        };
+        Err(NotAdded::Refused(Fault::new(Code::Plan, format!("{refusal}; get a new plan"))))
+    }
+
+    /// Stages in the open epoch, if the lowest of these stamps is taken there.
+    fn stage(
+        &self,
+        stamps: impl Iterator<Item = u32>,
+        stage: impl FnOnce(&dyn PageStore) -> webbase_storage::Result<Added>,
+    ) -> std::result::Result<Added, NotAdded> {
+        let epochs = self.epochs().map_err(NotAdded::Refused)?;
+        epochs.with_open(|store, sealed_cycle| {
+            stamps.min().map_or(Ok(()), |lowest| self.admit(lowest, sealed_cycle))?;
+            Ok(stage(store)?)
+        })
     }
 
     fn stores(&self) -> Vec<Arc<dyn PageStore>> {
@@ -168,7 +259,16 @@ impl Pages for NodePages {
 
     fn lookup_many(&self, generation: u64, keys: &[PageKey]) -> Answer<Vec<Answer<Option<Record>>>> {
         if generation == 0 || generation & EPOCH != 0 {
-            let Some(snapshot) = self.snapshot(generation, None)? else {
+            let snapshot: Option<Arc<dyn Snapshot>> = match generation {
+                LIVE => {
+                    let lacks = |here: &cycle::RangeSet| {
+                        keys.iter().map(|key| self.map.range_of(*key)).find(|range| !here.contains(*range))
+                    };
+                    Some(Arc::new(self.overlay(lacks)?))
+                }
+                _ => self.snapshot(generation, None)?,
+            };
+            let Some(snapshot) = snapshot else {
                 return Ok(keys.iter().map(|_| Ok(None)).collect());
             };
             let found = snapshot.lookup_many(keys).into_iter().zip(keys);
@@ -212,7 +312,7 @@ impl Pages for NodePages {
     }
 
     fn is_pulled(&self, generation: u64) -> bool {
-        generation & EPOCH != 0
+        generation & EPOCH != 0 && generation != LIVE
     }
 
     fn places(&self, generation: u64) -> Option<Arc<dyn Places>> {
@@ -225,47 +325,24 @@ impl Pages for NodePages {
         self.snapshot(generation, Some(ranges)).map(|_| ())
     }
 
-    fn admit(&self, stamp: u32) -> Answer<()> {
-        self.epochs()?;
-        let machine = self.machine.lock();
-        let Some(update) = machine.update() else {
-            return Err(Fault::new(Code::Plan, "this node was removed from the repository"));
-        };
-        let why = match update.admit(stamp.into()) {
-            Ok(_) => return Ok(()),
-            Err(AddRefusal::NotWelcomed) => "this node has not heard from the management server yet".into(),
-            Err(AddRefusal::Closed) => "this node is being removed".into(),
-            Err(AddRefusal::OldPlan { lowest }) => {
-                format!("the plan is of cycle {stamp}, the oldest that counts is {lowest}")
-            }
-        };
-        Err(Fault::new(Code::Plan, format!("{why}; get a new plan")))
-    }
-
     fn add_dictionary(&self, content: &[u8]) -> webbase_storage::Result<u64> {
         match &self.update {
-            Some(epochs) => epochs.with_open(|store| store.add_dictionary(content)),
+            Some(epochs) => epochs.with_open(|store, _| store.add_dictionary(content)),
             None => Ok(Dictionary::digest_of(content)),
         }
     }
 
-    fn add(&self, pages: &[Page<'_>]) -> webbase_storage::Result<Added> {
-        match &self.update {
-            Some(epochs) => epochs.with_open(|store| store.add(pages)),
-            None => Ok(Added::default()),
-        }
+    fn add(&self, pages: &[Page<'_>]) -> std::result::Result<Added, NotAdded> {
+        self.stage(pages.iter().map(|page| page.epoch), |store| store.add(pages))
     }
 
-    fn add_records(&self, records: &[Record]) -> webbase_storage::Result<Added> {
-        match &self.update {
-            Some(epochs) => epochs.with_open(|store| store.add_records(records)),
-            None => Ok(Added::default()),
-        }
+    fn add_records(&self, records: &[Record]) -> std::result::Result<Added, NotAdded> {
+        self.stage(records.iter().map(|record| record.get().epoch()), |store| store.add_records(records))
     }
 
     fn commit(&self) -> webbase_storage::Result<()> {
         match &self.update {
-            Some(epochs) => epochs.with_open(|store| store.commit()),
+            Some(epochs) => epochs.with_open(|store, _| store.commit()),
             None => Ok(()),
         }
     }
@@ -283,10 +360,20 @@ impl Pages for NodePages {
     fn due(&self, generation: u64, now_ms: u64, limit: usize) -> Answer<Vec<(Due, Version)>> {
         let Some(snapshot) = self.snapshot(generation, None)? else { return Ok(Vec::new()) };
         let generations = self.generations()?;
+        // A page with a newer version in an epoch is not due.
+        let base = match generation {
+            LIVE => generations.base(|_| None).ok().flatten().map(|base| base.snapshot),
+            _ => None,
+        };
         let mut due = Vec::new();
         for page in generations.store.due(now_ms, limit)? {
-            let listed = snapshot.list(page.key.id..=page.key.id, page.key, 1)?;
-            due.extend(listed.first().filter(|l| l.key == page.key).map(|l| (page, l.version)));
+            let of = |snapshot: &dyn Snapshot| snapshot.list(page.key.id..=page.key.id, page.key, 1);
+            let listed = of(&*snapshot)?.into_iter().find(|l| l.key == page.key);
+            let newer = match (&base, &listed) {
+                (Some(base), Some(shown)) => !of(&**base)?.contains(shown),
+                _ => false,
+            };
+            due.extend(listed.filter(|_| !newer).map(|l| (page, l.version)));
         }
         Ok(due)
     }

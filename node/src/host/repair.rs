@@ -27,6 +27,7 @@ use super::scrub::{self, Scrub};
 use crate::client::{Client, StreamRequest};
 use crate::cycle::RangeMap;
 use crate::cycle::message::NodeId;
+use crate::plan::LIVE;
 use crate::wire::message::KEYS_MAX;
 use crate::wire::ranges::RangeSet as WireRanges;
 
@@ -54,6 +55,10 @@ impl Met {
     /// What an error says.
     pub(super) fn of(generation: u64, page: Option<PageKey>, e: &StorageError) -> Met {
         match (page, e) {
+            // Live pages are of an epoch or of a generation: which one is found out.
+            (key, StorageError::Corrupt { path, offset, what }) if generation == LIVE => {
+                Met::Damage(Damage { path: path.clone(), offset: *offset, what: what.clone(), key })
+            }
             (Some(key), StorageError::Corrupt { .. }) => Met::Page { generation, key },
             (None, StorageError::Corrupt { path, offset, .. }) => {
                 Met::Place { generation, path: path.clone(), offset: *offset }

@@ -16,9 +16,9 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
-use webbase_storage::{Added, Page, Record, StorageError};
+use webbase_storage::{Added, Page, Record};
 
-use super::pages::Pages;
+use super::pages::{NotAdded, Pages};
 use crate::wire::message::{Code, Fault, Form};
 use crate::wire::pages::take_page;
 use crate::wire::records::take_unverified;
@@ -130,11 +130,11 @@ impl Shared {
             queues.staging = false;
             match staged {
                 Ok(Ok(added)) => queues.staged.push(Staged { added, failures, told: next.told }),
-                Ok(Err(Refused::Batch(fault))) => tell(next.told, Err(fault)),
+                Ok(Err(NotAdded::Refused(fault))) => tell(next.told, Err(fault)),
                 failed => {
                     queues.failures += 1;
                     let fault = match failed {
-                        Ok(Err(Refused::Disk(e))) => Fault::from(e),
+                        Ok(Err(NotAdded::Disk(e))) => Fault::from(e),
                         _ => Fault::new(Code::Internal, "the node met a fault of its own in this batch"),
                     };
                     tell(next.told, Err(fault));
@@ -188,27 +188,7 @@ fn tell(told: oneshot::Sender<Outcome>, outcome: Outcome) {
     let _ = told.send(outcome); // a client that went away learns nothing
 }
 
-enum Refused {
-    /// The batch is at fault.
-    Batch(Fault),
-    /// The disk is.
-    Disk(StorageError),
-}
-
-impl From<StorageError> for Refused {
-    fn from(e: StorageError) -> Refused {
-        match e {
-            StorageError::PageTooLarge { .. }
-            | StorageError::Url(_)
-            | StorageError::BadPage { .. }
-            | StorageError::BadRecord(_)
-            | StorageError::UnknownDictionary { .. } => Refused::Batch(e.into()),
-            e => Refused::Disk(e),
-        }
-    }
-}
-
-fn stage(pages: &dyn Pages, form: Form, batch: Batch) -> Result<Added, Refused> {
+fn stage(pages: &dyn Pages, form: Form, batch: Batch) -> Result<Added, NotAdded> {
     for dictionary in &batch.dictionaries {
         pages.add_dictionary(dictionary)?;
     }
@@ -219,26 +199,20 @@ fn stage(pages: &dyn Pages, form: Form, batch: Batch) -> Result<Added, Refused> 
                 let mut rest: &[u8] = payload;
                 while !rest.is_empty() {
                     let page =
-                        take_page(&mut rest).map_err(|e| Refused::Batch(Fault::new(Code::BadPage, e)))?;
+                        take_page(&mut rest).map_err(|e| NotAdded::Refused(Fault::new(Code::BadPage, e)))?;
                     all.push(page);
                 }
             }
-            admit(pages, all.iter().map(|page| page.epoch))?;
-            Ok(pages.add(&all)?)
+            pages.add(&all)
         }
         Form::Records => {
             let mut all: Vec<Record> = Vec::new();
             for mut payload in batch.payloads {
                 while let Some(record) = take_unverified(&mut payload) {
-                    all.push(record.map_err(Refused::Batch)?);
+                    all.push(record.map_err(NotAdded::Refused)?);
                 }
             }
-            admit(pages, all.iter().map(|record| record.get().epoch()))?;
-            Ok(pages.add_records(&all)?)
+            pages.add_records(&all)
         }
     }
-}
-
-fn admit(pages: &dyn Pages, stamps: impl Iterator<Item = u32>) -> Result<(), Refused> {
-    stamps.min().map_or(Ok(()), |lowest| pages.admit(lowest).map_err(Refused::Batch))
 }

@@ -18,7 +18,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, Semaphore, watch};
 use webbase_storage::PageStore;
 
-pub use self::pages::{Answer, Pages, Places, StorePages};
+pub use self::pages::{Answer, NotAdded, Pages, Places, StorePages};
 
 use self::adder::Adder;
 use self::requests::Requests;

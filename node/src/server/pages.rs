@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use webbase_storage::{
     Added, Compacted, Dictionary, Due, Page, PageId, PageKey, PageStore, PageStream, Record, RepositoryKey,
-    Stats, StreamSpec, Trust, Verified, Version,
+    Stats, StorageError, StreamSpec, Trust, Verified, Version,
 };
 
 use crate::wire::message::{After, Code, Entry, Fault, UNKNOWN};
@@ -21,6 +21,28 @@ pub trait Places: Send + Sync {
 
 /// What a request to pages gives.
 pub type Answer<T> = std::result::Result<T, Fault>;
+
+/// Why pages were not staged.
+#[derive(Debug)]
+pub enum NotAdded {
+    /// They are refused; other batches are not concerned.
+    Refused(Fault),
+    /// The disk failed, and may have taken other staged pages with it.
+    Disk(StorageError),
+}
+
+impl From<StorageError> for NotAdded {
+    fn from(e: StorageError) -> NotAdded {
+        match e {
+            StorageError::PageTooLarge { .. }
+            | StorageError::Url(_)
+            | StorageError::BadPage { .. }
+            | StorageError::BadRecord(_)
+            | StorageError::UnknownDictionary { .. } => NotAdded::Refused(e.into()),
+            e => NotAdded::Disk(e),
+        }
+    }
+}
 
 /// Pages as a server needs them. One store is [`StorePages`]; an update node puts several epochs behind it, a read node
 /// several generations. Methods block, but for the first four; a server calls the others on threads of its own.
@@ -109,32 +131,23 @@ pub trait Pages: Send + Sync + 'static {
     /// When it cannot be written.
     fn add_dictionary(&self, content: &[u8]) -> webbase_storage::Result<u64>;
 
-    /// Stages pages.
+    /// Stages pages, if pages with such stamps (their `epoch`) are taken now.
     ///
     /// # Errors
-    /// As [`PageStore::add`].
-    fn add(&self, pages: &[Page<'_>]) -> webbase_storage::Result<Added>;
+    /// When they are not, and as [`PageStore::add`].
+    fn add(&self, pages: &[Page<'_>]) -> std::result::Result<Added, NotAdded>;
 
-    /// Stages records.
+    /// Stages records, as [`Pages::add`] does pages.
     ///
     /// # Errors
-    /// As [`PageStore::add_records`].
-    fn add_records(&self, records: &[Record]) -> webbase_storage::Result<Added>;
+    /// As [`Pages::add`].
+    fn add_records(&self, records: &[Record]) -> std::result::Result<Added, NotAdded>;
 
     /// Makes everything staged durable.
     ///
     /// # Errors
     /// As [`PageStore::commit`].
     fn commit(&self) -> webbase_storage::Result<()>;
-
-    /// Whether pages made with this stamp, the lowest epoch among those of a batch, are taken now.
-    ///
-    /// # Errors
-    /// The reason why not.
-    fn admit(&self, stamp: u32) -> Answer<()> {
-        let _ = stamp;
-        Ok(())
-    }
 
     /// What is remembered of removed pages; see `Request::Tombstones`.
     ///
@@ -264,12 +277,12 @@ impl Pages for StorePages {
         self.store.add_dictionary(content)
     }
 
-    fn add(&self, pages: &[Page<'_>]) -> webbase_storage::Result<Added> {
-        self.store.add(pages)
+    fn add(&self, pages: &[Page<'_>]) -> std::result::Result<Added, NotAdded> {
+        Ok(self.store.add(pages)?)
     }
 
-    fn add_records(&self, records: &[Record]) -> webbase_storage::Result<Added> {
-        self.store.add_records(records)
+    fn add_records(&self, records: &[Record]) -> std::result::Result<Added, NotAdded> {
+        Ok(self.store.add_records(records)?)
     }
 
     fn commit(&self) -> webbase_storage::Result<()> {

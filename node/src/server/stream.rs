@@ -40,7 +40,6 @@ pub(super) async fn serve(
     after: Option<After>,
 ) -> Result<(), Stop> {
     let (_counted, _) = Counted::new(inner, |inner| &inner.counters.streams);
-    pages.check_ranges(generation, &ranges)?;
     let wanted = Arc::new(Wanted { places: pages.places(generation), ranges, after });
     let (p, w) = (pages.clone(), wanted.clone());
     let open = move || {
@@ -54,6 +53,8 @@ pub(super) async fn serve(
         }
     };
     let source = inner.workers.run(Lane::Short, open).done().await??;
+    // Afterwards: what is not there now may have gone while it was opened.
+    pages.check_ranges(generation, &wanted.ranges)?;
     let read = |source| {
         let wanted = wanted.clone();
         inner.workers.run(Lane::Short, move || read_chunk(source, &wanted))
@@ -165,6 +166,9 @@ fn read_chunk(mut source: Box<dyn PageStream>, wanted: &Wanted) -> Chunk {
 
 fn steps(cursors: &[Cursor]) -> Steps {
     let Some(first) = cursors.first() else { return Steps::End };
+    if cursors.iter().any(|cursor| matches!(cursor, Cursor::Live { .. })) {
+        return Steps::Each(cursors.iter().map(Cursor::to_string).collect());
+    }
     match first {
         Cursor::Ordinal(first) => {
             let mut before = *first;
@@ -180,6 +184,6 @@ fn steps(cursors: &[Cursor]) -> Steps {
             Steps::Ordinals(*first, deltas)
         }
         Cursor::Key(_) | Cursor::End => Steps::Keys,
-        Cursor::Start => Steps::End,
+        Cursor::Start | Cursor::Live { .. } => Steps::End,
     }
 }

@@ -393,6 +393,8 @@ pub enum Steps {
     Ordinals(u64, Vec<u32>),
     /// Only the chunk's end is a place to resume.
     End,
+    /// Each as text.
+    Each(Vec<String>),
 }
 
 impl Steps {
@@ -405,6 +407,7 @@ impl Steps {
                 (n <= deltas.len()).then(|| Cursor::Ordinal(first.saturating_add(sum)))
             }
             Steps::End => None,
+            Steps::Each(cursors) => cursors.get(n)?.parse().ok(),
         }
     }
 }

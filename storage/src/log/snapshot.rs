@@ -169,6 +169,9 @@ pub(crate) fn stream_of(
         Cursor::Key(_) => {
             return Err(StorageError::BadCursor { what: "it is of a hash or hashed-log store".into() });
         }
+        Cursor::Live { .. } => {
+            return Err(StorageError::BadCursor { what: "it is of live pages".into() });
+        }
     };
     Ok(Box::new(LogStream::new(view, dictionaries.clone(), from, spec)))
 }

@@ -60,7 +60,7 @@ impl RangeStream {
             Cursor::Start => (PageKey::MIN, false),
             Cursor::Key(key) => (key, false),
             Cursor::End => (PageKey::MAX, true),
-            Cursor::Ordinal(_) => {
+            Cursor::Ordinal(_) | Cursor::Live { .. } => {
                 return Err(StorageError::BadCursor { what: "it is of a log store".into() });
             }
         };

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use webbase_mgmt_server::{ManagementServer, ServerOptions};
+use webbase_mgmt_server::{ManagementServer, ServerOptions, Update};
 
 use super::{ready, set, told_to_stop};
 use crate::keys::Keys;
@@ -28,6 +28,10 @@ pub(crate) struct Mgmt {
     /// The pages are cut into 2^B ranges, which are given to nodes. Counts when the repository is made.
     #[arg(long, value_name = "B", default_value_t = 10, value_parser = clap::value_parser!(u8).range(0..=16))]
     range_bits: u8,
+    /// How pages get to readers: by cycles (batch), or at once (incremental; all nodes have the role both). Counts when the
+    /// repository is made.
+    #[arg(long, value_name = "batch|incremental", default_value_t = Update::Batch)]
+    update: Update,
     #[command(flatten)]
     keys: Keys,
     #[command(flatten)]
@@ -51,6 +55,10 @@ struct Times {
     switch_limit_ms: Option<u64>,
     #[arg(long, hide = true)]
     begin_limit_ms: Option<u64>,
+    #[arg(long, hide = true)]
+    fold_bytes: Option<u64>,
+    #[arg(long, hide = true)]
+    fold_ms: Option<u64>,
 }
 
 impl Mgmt {
@@ -58,6 +66,7 @@ impl Mgmt {
         let mut options = ServerOptions::new(&self.dir, self.listen);
         options.replicas = self.replicas;
         options.range_bits = self.range_bits;
+        options.update = self.update;
         self.keys.server(&mut options.wire)?;
         let settings = &mut options.settings;
         set(&mut settings.down_after_ms, self.times.down_after_ms);
@@ -67,6 +76,8 @@ impl Mgmt {
         set(&mut settings.prepare_limit_ms, self.times.prepare_limit_ms);
         set(&mut settings.switch_limit_ms, self.times.switch_limit_ms);
         set(&mut settings.begin_limit_ms, self.times.begin_limit_ms);
+        set(&mut settings.fold_bytes, self.times.fold_bytes);
+        set(&mut settings.fold_ms, self.times.fold_ms);
         let dir = self.dir.display();
         let starting = ManagementServer::start(options);
         let mut server = starting.await.with_context(|| format!("cannot run in {dir}"))?;

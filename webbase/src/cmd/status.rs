@@ -55,6 +55,7 @@ fn as_json(standing: &Standing) -> Value {
     let nodes: Vec<Value> = standing.nodes.iter().map(node_json).collect();
     let cycle = standing.cycle.as_ref().map(|(number, phase)| json!({"number": number, "phase": phase}));
     json!({
+        "update": standing.update.name(),
         "serving": standing.serving,
         "committed": standing.committed,
         "kept": standing.kept,
@@ -112,6 +113,7 @@ fn node_json(node: &NodeStatus) -> Value {
         "leaving": node.leaving,
         "generation": node.generation,
         "epoch": node.epoch,
+        "whole": node.whole,
         "progress": progress,
         "figures": figures,
     })
@@ -122,9 +124,10 @@ fn as_text(standing: &Standing) -> String {
         Some((number, phase)) => format!("cycle {number} is {phase}"),
         None => format!("no cycle runs, the last was {}", standing.last_cycle),
     };
-    let Standing { serving, committed, kept, leases, .. } = standing;
+    let Standing { update, serving, committed, kept, leases, .. } = standing;
     let mut out = format!(
-        "generation {serving} is served, {committed} is committed, {kept:?} are kept for {leases} leases; {cycle}\n"
+        "{update} update; generation {serving} is served, {committed} is committed, {kept:?} are kept for {leases} \
+         leases; {cycle}\n"
     );
     if let Some(outcome) = &standing.outcome {
         let _ = writeln!(out, "{outcome}"); // writing to a string does not fail

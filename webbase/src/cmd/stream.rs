@@ -1,12 +1,13 @@
-//! `webbase stream`: all pages of the current generation.
+//! `webbase stream`: all pages of the current generation, or all there are now.
 
 use anyhow::{Result, ensure};
 use webbase_node::NodeError;
+use webbase_node::plan::LIVE;
 use webbase_node::wire::message::Code;
 
 use super::Repository;
 
-/// Go through all pages of the current generation.
+/// Go through all pages: those of the current generation, or, with incremental update, those there are now.
 #[derive(clap::Args)]
 #[command(after_help = "Example:
   webbase stream --format count")]
@@ -34,7 +35,13 @@ impl Stream {
             }
         }
         match self.format.as_str() {
-            "count" => println!("generation {}: {pages} pages, {bytes} bytes", stream.generation()),
+            "count" => {
+                let which = match stream.generation() {
+                    LIVE => "live".to_owned(),
+                    generation => format!("generation {generation}"),
+                };
+                println!("{which}: {pages} pages, {bytes} bytes");
+            }
             other => anyhow::bail!("there is no format {other}"),
         }
         ensure!(damaged == 0, "{damaged} pages are damaged");

@@ -10,6 +10,7 @@ mod changes;
 mod damage;
 mod deaths;
 mod fleet;
+mod live;
 mod protected;
 mod truth;
 mod watch;
