@@ -75,7 +75,7 @@ impl Database {
     ///
     /// # Errors
     /// When another process has it, it is damaged or of another version, or the disk fails.
-    pub fn open(dir: &Path, range_bits: u8, replicas: u32) -> Result<(Database, Saved), ServerError> {
+    pub fn open(dir: &Path, map: RangeMap, replicas: u32) -> Result<(Database, Saved), ServerError> {
         fs::create_dir_all(dir).map_err(|e| ServerError::io("create", dir, e))?;
         let lock_path = dir.join(LOCK);
         let lock = File::options().create(true).truncate(false).write(true).open(&lock_path);
@@ -87,7 +87,7 @@ impl Database {
         let path = dir.join(FILE);
         let exists = path.try_exists().map_err(|e| ServerError::io("find", &path, e))?;
         if !exists {
-            create(dir, &path, range_bits, replicas)?;
+            create(dir, &path, map, replicas)?;
         }
         let redb = redb::Database::builder().set_cache_size(CACHE_BYTES).open(&path);
         let redb = redb.map_err(|e| failed("open", &path, e))?;
@@ -153,7 +153,7 @@ impl Database {
     }
 }
 
-fn create(dir: &Path, path: &Path, range_bits: u8, replicas: u32) -> Result<(), ServerError> {
+fn create(dir: &Path, path: &Path, map: RangeMap, replicas: u32) -> Result<(), ServerError> {
     let new = dir.join(NEW_FILE);
     match fs::remove_file(&new) {
         Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
@@ -162,7 +162,6 @@ fn create(dir: &Path, path: &Path, range_bits: u8, replicas: u32) -> Result<(), 
         _ => {}
     }
     let key = RepositoryKey::random().map_err(|e| ServerError::io("make a key for", dir, e))?;
-    let map = RangeMap::new(range_bits);
     let repository = Repository { key: key.parts().0, map };
     let redb = redb::Database::builder().create(&new).map_err(|e| failed("create", &new, e))?;
     write(&new, &redb, |write| {
@@ -250,10 +249,12 @@ fn failed(op: &'static str, path: &Path, e: impl Into<redb::Error>) -> ServerErr
 
 #[cfg(test)]
 mod tests {
+    use webbase_node::cycle::Distribution;
+
     use super::*;
 
     fn opened(dir: &Path) -> (Database, Saved) {
-        Database::open(dir, 4, 2).unwrap()
+        Database::open(dir, RangeMap::new(4), 2).unwrap()
     }
 
     #[test]
@@ -273,7 +274,8 @@ mod tests {
         database.commit(&Change { state: None, addresses: vec![(NodeId(8), None)] }).unwrap();
         drop(database);
         // Other wishes do not change a repository that is there.
-        let (_, again) = Database::open(dir.path(), 9, 3).unwrap();
+        let (_, again) =
+            Database::open(dir.path(), RangeMap::distributed(9, Distribution::Uniform), 3).unwrap();
         let addresses = BTreeMap::from([(NodeId(7), at)]);
         assert_eq!(again, Saved { repository: first.repository, state, addresses });
     }
@@ -282,7 +284,7 @@ mod tests {
     fn one_at_a_time() {
         let dir = tempfile::tempdir().unwrap();
         let (_database, _) = opened(dir.path());
-        assert!(matches!(Database::open(dir.path(), 4, 2), Err(ServerError::Locked { .. })));
+        assert!(matches!(Database::open(dir.path(), RangeMap::new(4), 2), Err(ServerError::Locked { .. })));
     }
 
     #[test]
@@ -305,7 +307,7 @@ mod tests {
         write.open_table(STATE).unwrap().insert("state", bytes.as_slice()).unwrap();
         write.commit().unwrap();
         drop(database);
-        Database::open(dir, 4, 2).err().unwrap()
+        Database::open(dir, RangeMap::new(4), 2).err().unwrap()
     }
 
     #[test]
@@ -324,7 +326,7 @@ mod tests {
         let error = with_state_bytes(tempfile::tempdir().unwrap().path(), |bytes| bytes.truncate(3));
         assert!(matches!(error, ServerError::Damaged { .. }), "{error}");
         fs::write(dir.path().join(FILE), vec![0x5a; 8192]).unwrap();
-        let error = Database::open(dir.path(), 4, 2).err().unwrap();
+        let error = Database::open(dir.path(), RangeMap::new(4), 2).err().unwrap();
         assert!(matches!(error, ServerError::Damaged { .. }), "{error}");
     }
 }

@@ -10,20 +10,22 @@
 //! machine says it again.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use webbase_node::plan::Repository;
-use webbase_node::{Control, MESSAGE_BYTES_MAX, Server, Service, link, plan};
+use webbase_node::{ClientSettings, Control, MESSAGE_BYTES_MAX, Server, Service, link, plan};
 
-use crate::Settings;
+use crate::assigner::Assigner;
 use crate::calls;
-use crate::database::Database;
+use crate::database::{Database, Saved};
 use crate::error::ServerError;
-use crate::hub::Hub;
+use crate::hub::{Hub, Uniform};
+use crate::rebuild::Rebuild;
+use crate::{Distribution, RangeMap, Settings};
 
 /// Messages of all nodes and clients that wait for the hub; more wait in their connections.
 const QUEUE_MAX: usize = 1024;
@@ -46,6 +48,13 @@ pub struct ServerOptions {
     pub replicas: u32,
     /// The id space is cut into two to the power of this ranges, at most 2^16. Counts when the repository is made.
     pub range_bits: u8,
+    /// How pages come by their ranges. Counts when the repository is made.
+    pub distribution: Distribution,
+    /// Clients are done with what they add in this time. Ranges told before the index was lost may be used for so long; until
+    /// then no page that the nodes do not know gets one.
+    pub add_limit: Duration,
+    /// How nodes are connected to, when the index has to be made anew from their lists.
+    pub client: ClientSettings,
     /// Token, certificates and limits of connections.
     pub wire: webbase_node::Settings,
 }
@@ -61,6 +70,9 @@ impl ServerOptions {
             settings: Settings::default(),
             replicas: 2,
             range_bits: 10,
+            distribution: Distribution::Hash,
+            add_limit: Duration::from_secs(60),
+            client: ClientSettings::default(),
             wire,
         }
     }
@@ -72,6 +84,7 @@ pub struct ManagementServer {
     address: SocketAddr,
     repository: Repository,
     stop: Option<oneshot::Sender<()>>,
+    index: Option<(Assigner, JoinHandle<()>)>,
     hub: JoinHandle<Result<(), ServerError>>,
 }
 
@@ -81,22 +94,50 @@ impl ManagementServer {
     /// # Errors
     /// When the folder is in use, damaged or of another version, or the address is not free or not protected.
     pub async fn start(options: ServerOptions) -> Result<ManagementServer, ServerError> {
-        let ServerOptions { dir, listen, mut settings, replicas, range_bits, wire } = options;
+        let ServerOptions {
+            dir,
+            listen,
+            mut settings,
+            replicas,
+            range_bits,
+            distribution,
+            add_limit,
+            client,
+            wire,
+        } = options;
         settings.changes_max = settings.changes_max.min(CHANGES_MAX);
-        let opened = tokio::task::spawn_blocking(move || Database::open(&dir, range_bits, replicas)).await;
-        let (database, saved) = opened.map_err(|e| ServerError::Internal { what: e.to_string() })??;
+        let map = RangeMap::distributed(range_bits, distribution);
+        let opened = tokio::task::spawn_blocking(move || {
+            let (database, saved) = Database::open(&dir, map, replicas)?;
+            let uniform = match saved.repository.map.is_uniform() {
+                true => Some(open_page_index(&dir, &saved)?),
+                false => None,
+            };
+            Ok::<_, ServerError>((database, saved, uniform))
+        });
+        let opened = opened.await.map_err(|e| ServerError::Internal { what: e.to_string() })?;
+        let (database, saved, uniform) = opened?;
         let repository = saved.repository;
         let (inputs, queue) = mpsc::channel(QUEUE_MAX);
+        let assigner = uniform.as_ref().map(|uniform| uniform.assigner.clone());
+        let index = assigner.clone().map(|assigner| {
+            let fingerprint = repository.repository_key().fingerprint();
+            let client = ClientSettings { repository: Some(fingerprint), ..client };
+            let inputs = inputs.downgrade();
+            let map = repository.map;
+            let rebuild = Rebuild { assigner: assigner.clone(), inputs, client, map, add_limit };
+            (assigner, tokio::spawn(rebuild.run()))
+        });
         let accept = move |topic: &str, control: Control| match topic {
             link::TOPIC => drop(tokio::spawn(calls::node(control, inputs.clone()))),
-            plan::TOPIC => drop(tokio::spawn(calls::client(control, inputs.clone()))),
+            plan::TOPIC => drop(tokio::spawn(calls::client(control, inputs.clone(), assigner.clone()))),
             _ => drop(control),
         };
         let server = Server::start(listen, Service::default().with_control(Arc::new(accept)), wire).await?;
         let (stop, stopped) = oneshot::channel();
-        let hub = tokio::spawn(Hub::new(database, saved, settings).run(queue, stopped));
+        let hub = tokio::spawn(Hub::new(database, saved, settings, uniform).run(queue, stopped));
         let address = server.address();
-        Ok(ManagementServer { server: Some(server), address, repository, stop: Some(stop), hub })
+        Ok(ManagementServer { server: Some(server), address, repository, stop: Some(stop), index, hub })
     }
 
     /// Where it listens.
@@ -133,6 +174,10 @@ impl ManagementServer {
         if let Some(server) = self.server.take() {
             server.shutdown(SHUTDOWN).await;
         }
+        if let Some((assigner, rebuild)) = &self.index {
+            rebuild.abort();
+            assigner.stop().await;
+        }
         ended
     }
 }
@@ -140,7 +185,21 @@ impl ManagementServer {
 impl Drop for ManagementServer {
     fn drop(&mut self) {
         self.hub.abort();
+        if let Some((assigner, rebuild)) = &self.index {
+            rebuild.abort();
+            assigner.let_go();
+        }
     }
+}
+
+/// The index of a repository with the distribution `uniform`.
+fn open_page_index(dir: &Path, saved: &Saved) -> Result<Uniform, ServerError> {
+    let (steering, steered) = watch::channel(Arc::default());
+    let (fails, failed) = mpsc::channel(1);
+    // Without nodes there was nobody to add a page to.
+    let no_pages_yet = saved.state.nodes.is_empty() && saved.state.removed.is_empty();
+    let assigner = Assigner::start(dir, &saved.repository, no_pages_yet, steered, fails)?;
+    Ok(Uniform { assigner, steering, failed, plan_version: None })
 }
 
 impl std::fmt::Debug for ManagementServer {

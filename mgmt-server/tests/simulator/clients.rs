@@ -19,7 +19,7 @@ pub struct Add {
     key: PageKey,
     version: Version,
     attempt: u32,
-    /// The stamp of each try.
+    /// The epoch in the version of each try.
     stamps: Vec<u32>,
     planned: Vec<NodeId>,
     has: Vec<NodeId>,
@@ -100,15 +100,19 @@ impl World {
         add.ended_cycle = cycle;
         add.attempt += 1;
         add.has.clear();
-        add.stamps.push(plan.as_ref().map_or(0, |p| p.stamp as u32));
+        // With the ranges assigned: any, but always the same for a page.
+        let range = map.range_of_key(add.key);
+        let range = range.unwrap_or_else(|| (crate::rng::Rng::new(add.key.tie).next() as u32) % map.count());
+        let epoch = |p: &AddPlan| map.epoch(p.stamp, range).unwrap();
+        add.stamps.push(plan.as_ref().map_or(0, epoch));
         let attempt = add.attempt;
         if attempt > ADD_TRIES {
             self.counts.refused += 1;
             return self.end_add(index);
         }
         if let Some(plan) = plan {
-            add.version.epoch = plan.stamp as u32;
-            add.planned = plan.ranges.get(map.range_of(add.key) as usize).cloned().unwrap_or_default();
+            add.version.epoch = epoch(&plan);
+            add.planned = plan.ranges.get(range as usize).cloned().unwrap_or_default();
             let planned = add.planned.clone();
             if planned.is_empty() && self.mutant == Some(Mutant::DropWhenDown) {
                 return self.acknowledge(index);
@@ -132,7 +136,7 @@ impl World {
         let (key, version) = (add.key, Version { epoch: stamp, ..add.version });
         let Some(node) = self.nodes.get_mut(&id) else { return };
         let Some(machine) = node.machine.as_ref().and_then(|m| m.update()) else { return };
-        let Ok(epoch) = machine.admit(u64::from(version.epoch)) else { return };
+        let Ok(epoch) = machine.admit(self.map.cycle_of(version.epoch)) else { return };
         let Some(disk) = &mut node.update else { return };
         let unwritten = self.mutant == Some(Mutant::AcknowledgeUnwritten) && version.digest.is_multiple_of(7);
         if !unwritten {
@@ -268,7 +272,7 @@ impl World {
         let mut pages: Vec<(u64, PageKey, Version)> = content
             .pages
             .iter()
-            .filter(|(k, _)| self.map.range_of(**k) == range)
+            .filter(|(k, e)| self.map.range_of(**k, e.version) == range)
             .map(|(k, e)| (e.arrival, *k, e.version))
             .filter(|(arrival, key, _)| reader.cursor.is_none_or(|c| (*arrival, *key) > c))
             .collect();

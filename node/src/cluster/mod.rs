@@ -14,6 +14,7 @@
 mod add;
 mod connections;
 mod cycle;
+mod everywhere;
 mod expiry;
 mod lookup;
 mod plans;

@@ -84,7 +84,8 @@ impl Progress {
 
     /// The part of it about these ranges.
     pub(super) fn within(&self, ranges: &RangeSet, map: RangeMap) -> Progress {
-        let within = |key: &&PageKey| ranges.contains(map.range_of(**key));
+        // Where the key does not say the range all are kept: to know more than needed is no harm.
+        let within = |key: &&PageKey| map.range_of_key(**key).is_none_or(|range| ranges.contains(range));
         Progress {
             single: self.single.iter().filter(within).copied().collect(),
             replaced: self.replaced.iter().filter(within).copied().collect(),
@@ -233,11 +234,16 @@ impl Common {
     /// A page that is damaged at a node, from another one; from the same one if it is whole there by now. `None` when all that
     /// have it say that it is damaged, or none answers for long.
     async fn elsewhere(&self, key: PageKey, damaged_at: NodeId) -> Option<Record> {
-        let range = self.repository.range_of(key);
+        let range = self.repository.range_of_key(key);
         let began = Instant::now();
         loop {
             let plan = self.plan.lock().clone();
-            let mut nodes = self.connections.in_turn(nodes_of(&plan, range), 0);
+            // Where the key does not say the range any node may have it.
+            let mut able =
+                range.map_or_else(|| plan.ranges.concat(), |range| nodes_of(&plan, range).to_vec());
+            able.sort_unstable();
+            able.dedup();
+            let mut nodes = self.connections.in_turn(&able, 0);
             nodes.sort_by_key(|node| *node == damaged_at);
             let mut all_said = true;
             for node in nodes {

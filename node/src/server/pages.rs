@@ -1,5 +1,6 @@
 //! What a server serves: the pages behind the requests, whoever keeps them.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use webbase_storage::{
@@ -76,11 +77,32 @@ pub trait Pages: Send + Sync + 'static {
         false
     }
 
+    /// Whether a page is in one of these ranges.
+    fn is_within(&self, ranges: &RangeSet, key: PageKey, version: Version) -> bool {
+        let _ = version;
+        ranges.contains(key.id)
+    }
+
     /// Key, version and size of the pages of some ranges from a key on, in order.
     ///
     /// # Errors
     /// When they cannot be read.
     fn list(&self, generation: u64, from: PageKey, ranges: &RangeSet) -> Answer<Vec<Entry>>;
+
+    /// Key, version and size of the pages of some ranges between two keys, in order.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    fn list_between(
+        &self,
+        generation: u64,
+        keys: RangeInclusive<PageKey>,
+        ranges: &RangeSet,
+    ) -> Answer<Vec<Entry>> {
+        let mut entries = self.list(generation, *keys.start(), ranges)?;
+        entries.retain(|entry| keys.contains(&entry.key));
+        Ok(entries)
+    }
 
     /// The keys of the pages of some ranges from a key on, in order.
     ///

@@ -44,8 +44,8 @@ pub(super) async fn serve(
     let source = inner.workers.run(Lane::Short, move || p.stream(generation, &spec)).done().await??;
     let ranges = Arc::new(ranges);
     let read = |source| {
-        let ranges = ranges.clone();
-        inner.workers.run(Lane::Short, move || read_chunk(source, &ranges))
+        let (pages, ranges) = (pages.clone(), ranges.clone());
+        inner.workers.run(Lane::Short, move || read_chunk(source, &*pages, &ranges))
     };
     let mut next = Some(read(source));
     while let Some(reading) = next.take() {
@@ -63,7 +63,7 @@ pub(super) async fn serve(
     Ok(())
 }
 
-fn read_chunk(mut source: Box<dyn PageStream>, ranges: &RangeSet) -> Chunk {
+fn read_chunk(mut source: Box<dyn PageStream>, pages: &dyn Pages, ranges: &RangeSet) -> Chunk {
     let (mut records, mut cursors) = (Vec::new(), Vec::new());
     let (mut dictionaries, mut damaged) = (Vec::new(), Vec::new());
     let (mut bytes, mut ended) = (0, false);
@@ -81,7 +81,7 @@ fn read_chunk(mut source: Box<dyn PageStream>, ranges: &RangeSet) -> Chunk {
             }
             Some(Ok(record)) => {
                 let seen = record.get();
-                if !ranges.contains(seen.key().id) {
+                if !pages.is_within(ranges, seen.key(), seen.version()) {
                     continue;
                 }
                 let dictionary = seen.dictionary();

@@ -207,6 +207,17 @@ pub enum Request {
         /// At most so many.
         limit: u32,
     },
+    /// As `List`, but only up to a key.
+    ListBetween {
+        /// The generation to read.
+        generation: u64,
+        /// The first key wanted.
+        from: Key,
+        /// The last key wanted.
+        through: Key,
+        /// Which pages.
+        ranges: RangeSet,
+    },
 }
 
 /// What kind of error.
@@ -545,6 +556,7 @@ mod tests {
                 ranges: ranges.clone(),
             },
             Request::List { generation: 3, from: key, ranges: ranges.clone() },
+            Request::ListBetween { generation: 3, from: key, through: key, ranges: ranges.clone() },
             Request::Keys { generation: 3, from: key, ranges },
             Request::Add { form: Form::Pages },
             Request::Dictionaries,

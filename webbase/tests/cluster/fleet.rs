@@ -165,6 +165,11 @@ impl Fleet {
         self.members.iter_mut().find(|member| member.name == name).unwrap()
     }
 
+    /// The folder of a process.
+    pub(crate) fn dir(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
     fn process(&self, name: &str) -> &Process {
         let member = self.members.iter().find(|member| member.name == name).unwrap();
         member.process.as_ref().unwrap_or_else(|| panic!("{name} does not run"))

@@ -11,5 +11,6 @@ mod deaths;
 mod fleet;
 mod protected;
 mod truth;
+mod uniform;
 mod watch;
 mod works;
