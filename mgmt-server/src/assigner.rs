@@ -39,7 +39,7 @@ enum Work {
     Assign(Vec<PageKey>, oneshot::Sender<Told>),
     Take(Vec<(PageKey, u16)>, oneshot::Sender<u64>),
     Complete(u64, oneshot::Sender<()>),
-    Anew(u64),
+    Anew(u64, Option<oneshot::Sender<()>>),
     Stop,
 }
 
@@ -176,7 +176,10 @@ impl Assigner {
             Ok(Ok(found)) => Ok(found),
             Ok(Err(ServerError::Damaged { .. })) => {
                 // If the thread is gone, so is the server.
-                let _ = self.work.send(Work::Anew(life)).await;
+                let (answer, answered) = oneshot::channel();
+                if self.work.send(Work::Anew(life, Some(answer))).await.is_ok() {
+                    let _begun = answered.await;
+                }
                 Err(incomplete())
             }
             Ok(Err(e)) => Err(Told::NotYet(e.to_string())),
@@ -305,7 +308,10 @@ impl Assigning {
                 self.index.complete(life)?;
                 let _gone = answer.send(());
             }
-            Work::Anew(life) => self.index.begin_anew(life)?,
+            Work::Anew(life, answer) => {
+                self.index.begin_anew(life)?;
+                let _gone = answer.map(|answer| answer.send(()));
+            }
             Work::Stop => {}
         }
         Ok(())
@@ -350,7 +356,8 @@ impl Merging {
                     Ok(false) => break,
                     Err(ServerError::Damaged { .. }) => {
                         // Without the other thread there is no server any more.
-                        let _gone = self.work.upgrade().map(|work| work.blocking_send(Work::Anew(life)));
+                        let _gone =
+                            self.work.upgrade().map(|work| work.blocking_send(Work::Anew(life, None)));
                         break;
                     }
                     Err(e) => {

@@ -314,6 +314,20 @@ async fn the_index_survives_a_restart_and_is_made_anew_when_it_is_lost_or_damage
     until_complete(&cluster, pages.len()).await;
     assert_eq!(ranges(&cluster, &pages).await, before);
 
+    // Damaged while it is open: noticed when it is read, and made anew.
+    for file in std::fs::read_dir(repository.folder("mgmt/page-index")).unwrap().map(|e| e.unwrap().path()) {
+        if file.file_name().unwrap().to_str().unwrap().starts_with("run-") {
+            let mut bytes = std::fs::read(&file).unwrap();
+            bytes.iter_mut().skip(20).step_by(4096).for_each(|byte| *byte ^= 4);
+            std::fs::write(&file, bytes).unwrap();
+        }
+    }
+    let noticed = cluster.management().find(&[cluster.page_key(&url(1)).unwrap()]).await;
+    assert!(matches!(noticed, Err(NodeError::Denied { .. })), "{noticed:?}");
+    check(&cluster, &cycled).await;
+    until_complete(&cluster, pages.len()).await;
+    assert_eq!(ranges(&cluster, &pages).await, before);
+
     add(&cluster, &mut pages, 600..800, 3).await;
     cluster.cycle(|_| {}).await.unwrap();
     check(&cluster, &pages).await;

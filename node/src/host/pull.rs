@@ -1,6 +1,7 @@
 //! Bringing the read side's store to a new state from what other nodes have; see `cycle::Pull`.
 //!
-//! Pages are pulled in order of their keys, a group of ranges at a time:
+//! Pages are pulled in order of their keys, a group of ranges at a time, or, where ids do not say the ranges, a slice of the
+//! keys at a time:
 //!
 //! ```text
 //!   lists of all sources ──▶ highest version of each page ──▶ what is wanted ──▶ fetched, many at once ──▶ merged, in order
@@ -472,4 +473,22 @@ fn apply(store: &dyn PageStore, mut steps: mpsc::Receiver<Step>) -> Result<(), F
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cuts_leave_nothing_out_and_nothing_twice() {
+        for count in [0, 1, 2, 3, 16, 51] {
+            let cuts: Vec<_> = cuts(count).collect();
+            assert_eq!(cuts.len(), count.max(1));
+            assert_eq!(cuts.first().map(|keys| *keys.start()), Some(*pages::ALL_KEYS.start()));
+            assert_eq!(cuts.last().map(|keys| *keys.end()), Some(*pages::ALL_KEYS.end()));
+            for two in cuts.windows(2) {
+                assert_eq!(two[0].end().next(), Some(*two[1].start()));
+            }
+        }
+    }
 }
