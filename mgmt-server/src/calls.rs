@@ -10,6 +10,7 @@ use webbase_node::plan::{Ask, Told};
 use webbase_node::wire::message;
 use webbase_node::{Control, ControlReceiver, ControlSender};
 
+use crate::assigner::Assigner;
 use crate::hub::{Input, Messages, Outbox};
 
 /// Until a node has introduced itself.
@@ -78,7 +79,7 @@ async fn listen(
 }
 
 /// A client's call: questions, each answered before the next is read.
-pub(crate) async fn client(mut control: Control, inputs: mpsc::Sender<Input>) {
+pub(crate) async fn client(mut control: Control, inputs: mpsc::Sender<Input>, assigner: Option<Assigner>) {
     loop {
         let question = tokio::select! {
             question = control.receive(None) => question,
@@ -96,18 +97,32 @@ pub(crate) async fn client(mut control: Control, inputs: mpsc::Sender<Input>) {
             }
         };
         drop(bytes);
-        let (answer, answered) = oneshot::channel();
-        if inputs.send(Input::Ask { ask, answer }).await.is_err() {
-            return;
-        }
         let told = tokio::select! {
-            told = answered => told,
+            told = answer(ask, &inputs, assigner.as_ref()) => told,
             // One question at a time: another one, or the end of the call, ends the waiting.
             _ = control.receive(None) => return,
         };
-        let Ok(told) = told else { return };
+        let Some(told) = told else { return };
         if control.send(Bytes::from(message::encode(&told))).await.is_err() {
             return;
         }
     }
+}
+
+/// What is told, by the index or by the hub; `None` when the hub is gone.
+async fn answer(ask: Ask, inputs: &mpsc::Sender<Input>, assigner: Option<&Assigner>) -> Option<Told> {
+    let ask = match (assigner, ask) {
+        (Some(assigner), ask) => match assigner.answer(ask).await {
+            Ok(ask) => ask,
+            Err(told) => return Some(told),
+        },
+        (None, Ask::Assign(_) | Ask::Find(_) | Ask::FindId(_)) => {
+            let why = "this repository has no index: page ids say the ranges";
+            return Some(Told::Refused(why.into()));
+        }
+        (None, ask) => ask,
+    };
+    let (answer, answered) = oneshot::channel();
+    inputs.send(Input::Ask { ask, answer }).await.ok()?;
+    answered.await.ok()
 }

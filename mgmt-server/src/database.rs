@@ -77,7 +77,7 @@ impl Database {
     /// When another process has it, it is damaged or of another version, or the disk fails.
     pub fn open(
         dir: &Path,
-        range_bits: u8,
+        map: RangeMap,
         replicas: u32,
         update: Update,
     ) -> Result<(Database, Saved), ServerError> {
@@ -92,7 +92,7 @@ impl Database {
         let path = dir.join(FILE);
         let exists = path.try_exists().map_err(|e| ServerError::io("find", &path, e))?;
         if !exists {
-            create(dir, &path, range_bits, replicas, update)?;
+            create(dir, &path, map, replicas, update)?;
         }
         let redb = redb::Database::builder().set_cache_size(CACHE_BYTES).open(&path);
         let redb = redb.map_err(|e| failed("open", &path, e))?;
@@ -160,7 +160,7 @@ impl Database {
     }
 }
 
-fn create(dir: &Path, path: &Path, range_bits: u8, replicas: u32, update: Update) -> Result<(), ServerError> {
+fn create(dir: &Path, path: &Path, map: RangeMap, replicas: u32, update: Update) -> Result<(), ServerError> {
     let new = dir.join(NEW_FILE);
     match fs::remove_file(&new) {
         Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
@@ -169,7 +169,6 @@ fn create(dir: &Path, path: &Path, range_bits: u8, replicas: u32, update: Update
         _ => {}
     }
     let key = RepositoryKey::random().map_err(|e| ServerError::io("make a key for", dir, e))?;
-    let map = RangeMap::new(range_bits);
     let repository = Repository { key: key.parts().0, map, update };
     let redb = redb::Database::builder().create(&new).map_err(|e| failed("create", &new, e))?;
     write(&new, &redb, |write| {
@@ -257,10 +256,12 @@ fn failed(op: &'static str, path: &Path, e: impl Into<redb::Error>) -> ServerErr
 
 #[cfg(test)]
 mod tests {
+    use webbase_node::cycle::Distribution;
+
     use super::*;
 
     fn opened(dir: &Path) -> (Database, Saved) {
-        Database::open(dir, 4, 2, Update::Batch).unwrap()
+        Database::open(dir, RangeMap::new(4), 2, Update::Batch).unwrap()
     }
 
     #[test]
@@ -280,7 +281,8 @@ mod tests {
         database.commit(&Change { state: None, addresses: vec![(NodeId(8), None)] }).unwrap();
         drop(database);
         // Other wishes do not change a repository that is there.
-        let (_, again) = Database::open(dir.path(), 9, 3, Update::Batch).unwrap();
+        let other = RangeMap::distributed(9, Distribution::Uniform);
+        let (_, again) = Database::open(dir.path(), other, 3, Update::Batch).unwrap();
         let addresses = BTreeMap::from([(NodeId(7), at)]);
         assert_eq!(again, Saved { repository: first.repository, state, addresses });
     }
@@ -289,7 +291,8 @@ mod tests {
     fn one_at_a_time() {
         let dir = tempfile::tempdir().unwrap();
         let (_database, _) = opened(dir.path());
-        assert!(matches!(Database::open(dir.path(), 4, 2, Update::Batch), Err(ServerError::Locked { .. })));
+        let again = Database::open(dir.path(), RangeMap::new(4), 2, Update::Batch);
+        assert!(matches!(again, Err(ServerError::Locked { .. })));
     }
 
     #[test]
@@ -312,7 +315,7 @@ mod tests {
         write.open_table(STATE).unwrap().insert("state", bytes.as_slice()).unwrap();
         write.commit().unwrap();
         drop(database);
-        Database::open(dir, 4, 2, Update::Batch).err().unwrap()
+        Database::open(dir, RangeMap::new(4), 2, Update::Batch).err().unwrap()
     }
 
     #[test]
@@ -331,7 +334,7 @@ mod tests {
         let error = with_state_bytes(tempfile::tempdir().unwrap().path(), |bytes| bytes.truncate(3));
         assert!(matches!(error, ServerError::Damaged { .. }), "{error}");
         fs::write(dir.path().join(FILE), vec![0x5a; 8192]).unwrap();
-        let error = Database::open(dir.path(), 4, 2, Update::Batch).err().unwrap();
+        let error = Database::open(dir.path(), RangeMap::new(4), 2, Update::Batch).err().unwrap();
         assert!(matches!(error, ServerError::Damaged { .. }), "{error}");
     }
 }

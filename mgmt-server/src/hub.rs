@@ -8,20 +8,23 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use webbase_node::cycle::message::{NodeId, ToNode};
 use webbase_node::link::{Hello, ManagementSays, NodeSays};
 use webbase_node::plan::{Addresses, Ask, NodeFigures, Repository, Told};
 use webbase_node::wire::message;
+use webbase_storage::Stats;
 
+use crate::assigner::Assigner;
 use crate::coordinator::{Action, Answer, Command, Coordinator, Event, Refusal, Settings};
 use crate::database::{Change, Database, Saved};
 use crate::error::ServerError;
 use crate::server::Clock;
 use crate::state::State;
 use crate::status::status;
+use crate::steering::{Load, Steering};
 
 const TICK: Duration = Duration::from_millis(200);
 /// A changed address book goes out at most so often, but always before a message that sends a node to others.
@@ -147,10 +150,22 @@ pub(crate) struct Hub {
     book: Book,
     answers: BTreeMap<u64, oneshot::Sender<Told>>,
     request_count: u64,
+    uniform: Option<Uniform>,
+}
+
+/// What the hub has to do with the distribution `uniform`.
+pub(crate) struct Uniform {
+    pub(crate) assigner: Assigner,
+    /// Where new pages go.
+    pub(crate) steering: watch::Sender<Arc<Steering>>,
+    /// The index cannot go on.
+    pub(crate) failed: mpsc::Receiver<ServerError>,
+    /// The version of plans that the steering follows.
+    pub(crate) plan_version: Option<u64>,
 }
 
 impl Hub {
-    pub(crate) fn new(database: Database, saved: Saved, settings: Settings) -> Hub {
+    pub(crate) fn new(database: Database, saved: Saved, settings: Settings, uniform: Option<Uniform>) -> Hub {
         let clock = Clock::start();
         let Saved { repository, state, addresses } = saved;
         let book = Book { addresses: addresses.clone(), version: 1, encoded: None, sent: Instant::now() };
@@ -167,6 +182,7 @@ impl Hub {
             book,
             answers: BTreeMap::new(),
             request_count: 0,
+            uniform,
         }
     }
 
@@ -180,6 +196,7 @@ impl Hub {
         loop {
             tokio::select! {
                 committed = finish(&mut self.commit) => self.on_committed(committed)?,
+                failed = index_failed(&mut self.uniform) => return Err(failed),
                 _ = ticks.tick() => {
                     // What waits has come in time: nobody is declared down because this task was late.
                     for _ in 0..queue.len() {
@@ -189,12 +206,17 @@ impl Hub {
                     }
                     self.event(Event::Tick);
                     self.send_book();
+                    self.steer();
                 }
                 input = queue.recv() => match input {
                     Some(input) => self.on(input),
                     None => break,
                 },
                 _ = &mut stopped => break,
+            }
+            let steered = self.uniform.as_ref().map(|u| u.plan_version);
+            if steered.is_some_and(|version| version != Some(self.coordinator.state().plan_version)) {
+                self.steer();
             }
         }
         drop(queue);
@@ -220,8 +242,11 @@ impl Hub {
                 match says {
                     NodeSays::Cycle(message) => self.event(Event::Message(id, message)),
                     NodeSays::Figures(figures) => {
-                        known.figures = Some(figures);
+                        let is_first = known.figures.replace(figures).is_none();
                         self.coordinator.note_load(id, (&figures).into());
+                        if is_first {
+                            self.steer();
+                        }
                     }
                     NodeSays::Hello(_) => {}
                 }
@@ -357,8 +382,42 @@ impl Hub {
         }
     }
 
+    /// Says where new pages go from now on.
+    fn steer(&mut self) {
+        let Some(uniform) = &mut self.uniform else { return };
+        let (plan, placement) = (self.coordinator.add_plan(), &self.coordinator.state().placement);
+        let read: Vec<Vec<NodeId>> =
+            (0..placement.map.count()).map(|range| placement.read.owners(range).to_vec()).collect();
+        let mut loads = BTreeMap::new();
+        for (node, connection) in &self.connections {
+            let Some(figures) = connection.figures else { continue };
+            let store = Stats::from(figures.store);
+            let view = self.coordinator.views().get(node);
+            let load = Load {
+                adds: figures.adds,
+                streams: figures.streams,
+                lookups: figures.lookups,
+                updating: view.and_then(|v| v.read.as_ref()).is_some_and(|read| read.progress.is_some()),
+                space: Some((store.capacity_bytes, store.free_bytes())),
+            };
+            loads.insert(*node, load);
+        }
+        uniform.plan_version = Some(plan.version);
+        uniform.steering.send_replace(Arc::new(Steering::new(&plan.ranges, &read, &loads)));
+    }
+
     fn ask(&mut self, ask: Ask, answer: oneshot::Sender<Told>) {
         let now_ms = self.clock.now_ms();
+        let newest = self.repository.map.cycle_max();
+        if ask == Ask::StartCycle && self.coordinator.state().last_cycle >= newest {
+            let why = format!(
+                "cycle {newest} was the last: with 2^{} ranges versions of pages have no room for more",
+                self.repository.map.bits()
+            );
+            // Who does not wait any more does not hear it.
+            let _ = answer.send(Told::Refused(why));
+            return;
+        }
         let command = match ask {
             Ask::StartCycle => Command::StartCycle,
             Ask::AbortCycle => Command::AbortCycle,
@@ -394,7 +453,13 @@ impl Hub {
                     }
                     _ => {
                         let figures = |node| self.connections.get(&node).and_then(|c| c.figures);
-                        Told::Status(Box::new(status(&self.coordinator, &self.book.addresses, figures)))
+                        let page_index = self.uniform.as_ref().map(|u| u.assigner.status());
+                        Told::Status(Box::new(status(
+                            &self.coordinator,
+                            &self.book.addresses,
+                            figures,
+                            page_index,
+                        )))
                     }
                 };
                 // Who does not wait any more does not hear it.
@@ -424,6 +489,18 @@ impl Hub {
         let table = &self.coordinator.state().nodes;
         let place = |(node, _): (&NodeId, _)| Some((*node, *self.book.addresses.get(node)?));
         table.iter().filter(|(_, entry)| role(entry)).filter_map(place).collect()
+    }
+}
+
+/// Why the index cannot go on; for ever, if it can.
+async fn index_failed(uniform: &mut Option<Uniform>) -> ServerError {
+    let failed = match uniform {
+        Some(uniform) => uniform.failed.recv().await,
+        None => None,
+    };
+    match failed {
+        Some(failed) => failed,
+        None => std::future::pending().await,
     }
 }
 

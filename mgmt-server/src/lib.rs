@@ -6,6 +6,7 @@
 //!
 //! `CYCLE.md` has the protocol; `tests/simulator` runs it, with the nodes' machines, through thousands of bad days.
 
+mod assigner;
 mod calls;
 mod commands;
 mod coordinator;
@@ -19,11 +20,14 @@ mod live;
 mod load;
 mod membership;
 mod outcome;
+mod page_index;
 mod placement;
 mod plan;
+mod rebuild;
 mod server;
 mod state;
 mod status;
+mod steering;
 
 pub use coordinator::{Action, Answer, Command, Coordinator, Event, Refusal, Settings, View};
 pub use database::{Change, Database, Saved};
@@ -36,5 +40,5 @@ pub use placement::{Holding, Placement, Side};
 pub use server::{ManagementServer, ServerOptions};
 pub use state::{CommitRecord, Cycle, CyclePhase, DuePage, NodeEntry, STATE_VERSION, State, UpdateEntry};
 pub use webbase_node::Management;
-pub use webbase_node::cycle::RangeMap;
+pub use webbase_node::cycle::{Distribution, RangeMap};
 pub use webbase_node::plan::{AddPlan, Lease, ReadPlan, Update};

@@ -10,20 +10,22 @@
 //! machine says it again.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use webbase_node::plan::{Repository, Update};
-use webbase_node::{Control, MESSAGE_BYTES_MAX, Server, Service, link, plan};
+use webbase_node::{ClientSettings, Control, MESSAGE_BYTES_MAX, Server, Service, link, plan};
 
-use crate::Settings;
+use crate::assigner::Assigner;
 use crate::calls;
-use crate::database::Database;
+use crate::database::{Database, Saved};
 use crate::error::ServerError;
-use crate::hub::Hub;
+use crate::hub::{Hub, Uniform};
+use crate::rebuild::Rebuild;
+use crate::{Distribution, RangeMap, Settings};
 
 /// Messages of all nodes and clients that wait for the hub; more wait in their connections.
 const QUEUE_MAX: usize = 1024;
@@ -48,6 +50,13 @@ pub struct ServerOptions {
     pub range_bits: u8,
     /// How pages get to readers. Counts when the repository is made.
     pub update: Update,
+    /// How pages come by their ranges. Counts when the repository is made.
+    pub distribution: Distribution,
+    /// Clients are done with what they add in this time. Ranges told before the index was lost may be used for so long; until
+    /// then no page that the nodes do not know gets one.
+    pub add_limit: Duration,
+    /// How nodes are connected to, when the index has to be made anew from their lists.
+    pub client: ClientSettings,
     /// Token, certificates and limits of connections.
     pub wire: webbase_node::Settings,
 }
@@ -64,6 +73,9 @@ impl ServerOptions {
             replicas: 2,
             range_bits: 10,
             update: Update::Batch,
+            distribution: Distribution::Hash,
+            add_limit: Duration::from_secs(60),
+            client: ClientSettings::default(),
             wire,
         }
     }
@@ -75,6 +87,7 @@ pub struct ManagementServer {
     address: SocketAddr,
     repository: Repository,
     stop: Option<oneshot::Sender<()>>,
+    index: Option<(Assigner, JoinHandle<()>)>,
     hub: JoinHandle<Result<(), ServerError>>,
 }
 
@@ -82,25 +95,57 @@ impl ManagementServer {
     /// Opens the folder, goes on from what is there, and listens, on the caller's runtime.
     ///
     /// # Errors
-    /// When the folder is in use, damaged or of another version, or the address is not free or not protected.
+    /// When the folder is in use, damaged or of another version, or the address is not free or not protected; and when
+    /// incremental update is wanted with the distribution `uniform`.
     pub async fn start(options: ServerOptions) -> Result<ManagementServer, ServerError> {
-        let ServerOptions { dir, listen, mut settings, replicas, range_bits, update, wire } = options;
+        if (options.update, options.distribution) == (Update::Incremental, Distribution::Uniform) {
+            return Err(ServerError::NoUniformIncremental);
+        }
+        let ServerOptions {
+            dir,
+            listen,
+            mut settings,
+            replicas,
+            range_bits,
+            distribution,
+            update,
+            add_limit,
+            client,
+            wire,
+        } = options;
         settings.changes_max = settings.changes_max.min(CHANGES_MAX);
-        let opening = move || Database::open(&dir, range_bits, replicas, update);
-        let opened = tokio::task::spawn_blocking(opening).await;
-        let (database, saved) = opened.map_err(|e| ServerError::Internal { what: e.to_string() })??;
+        let map = RangeMap::distributed(range_bits, distribution);
+        let opened = tokio::task::spawn_blocking(move || {
+            let (database, saved) = Database::open(&dir, map, replicas, update)?;
+            let uniform = match saved.repository.map.is_uniform() {
+                true => Some(open_page_index(&dir, &saved)?),
+                false => None,
+            };
+            Ok::<_, ServerError>((database, saved, uniform))
+        });
+        let opened = opened.await.map_err(|e| ServerError::Internal { what: e.to_string() })?;
+        let (database, saved, uniform) = opened?;
         let repository = saved.repository;
         let (inputs, queue) = mpsc::channel(QUEUE_MAX);
+        let assigner = uniform.as_ref().map(|uniform| uniform.assigner.clone());
+        let index = assigner.clone().map(|assigner| {
+            let fingerprint = repository.repository_key().fingerprint();
+            let client = ClientSettings { repository: Some(fingerprint), ..client };
+            let inputs = inputs.downgrade();
+            let map = repository.map;
+            let rebuild = Rebuild { assigner: assigner.clone(), inputs, client, map, add_limit };
+            (assigner, tokio::spawn(rebuild.run()))
+        });
         let accept = move |topic: &str, control: Control| match topic {
             link::TOPIC => drop(tokio::spawn(calls::node(control, inputs.clone()))),
-            plan::TOPIC => drop(tokio::spawn(calls::client(control, inputs.clone()))),
+            plan::TOPIC => drop(tokio::spawn(calls::client(control, inputs.clone(), assigner.clone()))),
             _ => drop(control),
         };
         let server = Server::start(listen, Service::default().with_control(Arc::new(accept)), wire).await?;
         let (stop, stopped) = oneshot::channel();
-        let hub = tokio::spawn(Hub::new(database, saved, settings).run(queue, stopped));
+        let hub = tokio::spawn(Hub::new(database, saved, settings, uniform).run(queue, stopped));
         let address = server.address();
-        Ok(ManagementServer { server: Some(server), address, repository, stop: Some(stop), hub })
+        Ok(ManagementServer { server: Some(server), address, repository, stop: Some(stop), index, hub })
     }
 
     /// Where it listens.
@@ -137,6 +182,10 @@ impl ManagementServer {
         if let Some(server) = self.server.take() {
             server.shutdown(SHUTDOWN).await;
         }
+        if let Some((assigner, rebuild)) = &self.index {
+            rebuild.abort();
+            assigner.stop().await;
+        }
         ended
     }
 }
@@ -144,7 +193,21 @@ impl ManagementServer {
 impl Drop for ManagementServer {
     fn drop(&mut self) {
         self.hub.abort();
+        if let Some((assigner, rebuild)) = &self.index {
+            rebuild.abort();
+            assigner.let_go();
+        }
     }
+}
+
+/// The index of a repository with the distribution `uniform`.
+fn open_page_index(dir: &Path, saved: &Saved) -> Result<Uniform, ServerError> {
+    let (steering, steered) = watch::channel(Arc::default());
+    let (fails, failed) = mpsc::channel(1);
+    // Without nodes there was nobody to add a page to.
+    let no_pages_yet = saved.state.nodes.is_empty() && saved.state.removed.is_empty();
+    let assigner = Assigner::start(dir, &saved.repository, no_pages_yet, steered, fails)?;
+    Ok(Uniform { assigner, steering, failed, plan_version: None })
 }
 
 impl std::fmt::Debug for ManagementServer {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use webbase_node::cycle::message::NodeId;
-use webbase_node::plan::{NodeFigures, NodeState, NodeStatus, Status, Update};
+use webbase_node::plan::{NodeFigures, NodeState, NodeStatus, PageIndexStatus, Status, Update};
 
 use crate::coordinator::{Coordinator, View};
 use crate::state::{CyclePhase, NodeEntry, State};
@@ -14,6 +14,7 @@ pub(crate) fn status(
     coordinator: &Coordinator,
     addresses: &BTreeMap<NodeId, SocketAddr>,
     figures: impl Fn(NodeId) -> Option<NodeFigures>,
+    page_index: Option<PageIndexStatus>,
 ) -> Status {
     let state = coordinator.state();
     let phase = |phase: &CyclePhase| match phase {
@@ -40,6 +41,7 @@ pub(crate) fn status(
         leases: coordinator.leases().count() as u64,
         indexes: state.indexes.clone(),
         nodes: nodes.collect(),
+        page_index,
     }
 }
 

@@ -9,13 +9,16 @@ use std::time::Duration;
 
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep_until, timeout_at};
+use webbase_storage::{PageId, PageKey};
 
 use crate::client::{Client, ClientSettings};
 use crate::control::Control;
 use crate::cycle::message::{NodeId, Removal, SeenAgain};
 use crate::error::{NodeError, Result, Retry};
-use crate::plan::{AddPlan, Addresses, Ask, Index, Lease, ReadPlan, Repository, Status, TOPIC, Told};
-use crate::wire::message;
+use crate::plan::{
+    AddPlan, Addresses, Ask, INDEX_KEYS_MAX, Index, Lease, ReadPlan, Repository, Status, TOPIC, Told,
+};
+use crate::wire::message::{self, Key};
 
 /// Pages in one question, at most; longer lists are sent in several.
 pub const LIST_MAX: usize = 100_000;
@@ -90,6 +93,8 @@ impl Management {
     pub async fn ask(&self, ask: Ask) -> Result<Told> {
         let settings = &self.inner.settings;
         let (what, command) = name(&ask);
+        // Who looks for pages can ask the nodes.
+        let waits = !matches!(ask, Ask::Find(_) | Ask::FindId(_));
         let limit = if command { settings.long_answer } else { settings.answer };
         let patience = Instant::now() + settings.answer;
         let question: bytes::Bytes = message::encode(&ask).into();
@@ -100,12 +105,22 @@ impl Management {
                 Ok(()) => (true, answer(&mut line.control, limit).await),
                 Err(e) => (false, Err(e)),
             };
+            let peer = || self.inner.address.to_string();
             let failed = match answer {
+                Ok(Told::NotYet(why)) => {
+                    self.put_back(line);
+                    let denied = NodeError::Denied { peer: peer(), what, why };
+                    if !waits || Instant::now() + pause >= patience {
+                        return Err(denied);
+                    }
+                    sleep_until(Instant::now() + pause).await;
+                    pause = (pause * 2).min(PAUSE_MAX);
+                    continue;
+                }
                 Ok(told) => {
                     self.put_back(line);
-                    let peer = self.inner.address.to_string();
                     return match told {
-                        Told::Refused(why) => Err(NodeError::Denied { peer, what, why }),
+                        Told::Refused(why) => Err(NodeError::Denied { peer: peer(), what, why }),
                         told => Ok(told),
                     };
                 }
@@ -346,6 +361,47 @@ impl Management {
         self.list(pages, Ask::Seen).await
     }
 
+    /// The ranges of pages that will be added, under the distribution `uniform`: a page that has none gets one, for ever.
+    /// None, when no update node is up and has room.
+    ///
+    /// # Errors
+    /// As for [`Management::ask`].
+    pub async fn assign(&self, keys: &[PageKey]) -> Result<Vec<Option<u32>>> {
+        self.ranges(keys, Ask::Assign).await
+    }
+
+    /// The ranges of pages, under the distribution `uniform`; none of a page that is not in the repository.
+    ///
+    /// # Errors
+    /// As for [`Management::ask`].
+    pub async fn find(&self, keys: &[PageKey]) -> Result<Vec<Option<u32>>> {
+        self.ranges(keys, Ask::Find).await
+    }
+
+    async fn ranges(&self, keys: &[PageKey], ask: impl Fn(Vec<Key>) -> Ask) -> Result<Vec<Option<u32>>> {
+        let mut all = Vec::with_capacity(keys.len());
+        for some in keys.chunks(INDEX_KEYS_MAX) {
+            match self.ask(ask(some.iter().map(|key| Key::from(*key)).collect())).await? {
+                Told::Ranges(ranges) if ranges.len() == some.len() => {
+                    all.extend(ranges.into_iter().map(|range| range.map(u32::from)));
+                }
+                told => return self.unexpected(&told),
+            }
+        }
+        Ok(all)
+    }
+
+    /// The keys of the pages with an id, under the distribution `uniform`.
+    ///
+    /// # Errors
+    /// As for [`Management::ask`].
+    pub async fn find_id(&self, id: PageId) -> Result<Vec<PageKey>> {
+        match self.ask(Ask::FindId(id.0)).await? {
+            Told::Pages(pages) => Ok(pages.into_iter().map(|(key, _)| key.into()).collect()),
+            told => self.unexpected(&told),
+        }
+    }
+
     async fn list<T: Clone>(&self, pages: &[T], ask: impl Fn(Vec<T>) -> Ask) -> Result<()> {
         for some in pages.chunks(LIST_MAX) {
             self.command(ask(some.to_vec())).await?;
@@ -390,6 +446,8 @@ fn name(ask: &Ask) -> (&'static str, bool) {
         Ask::Unpublish(_) => ("take the index back", true),
         Ask::EndLease { .. } => ("end the lease", false),
         Ask::Status => ("tell its status", false),
+        Ask::Assign(_) => ("assign ranges to pages", false),
+        Ask::Find(_) | Ask::FindId(_) => ("find pages", false),
         Ask::StartCycle => ("start a cycle", true),
         Ask::AbortCycle => ("abort the cycle", true),
         Ask::Drain(_) => ("drain the node", true),

@@ -7,11 +7,14 @@
 use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
-use webbase_storage::{PageKey, RepositoryKey};
+use webbase_storage::{PageKey, RepositoryKey, Version};
 
 use crate::cycle::RangeMap;
 use crate::cycle::message::{NodeId, Phase, Removal, SeenAgain};
-use crate::wire::message::Figures;
+use crate::wire::message::{Figures, Key};
+
+/// Pages in one question to the index, at most.
+pub const INDEX_KEYS_MAX: usize = 16 << 10;
 
 /// The topic of clients' control calls.
 pub const TOPIC: &str = "client";
@@ -76,8 +79,13 @@ impl Repository {
     }
 
     /// The range of a page.
-    pub fn range_of(&self, key: PageKey) -> u32 {
-        self.map.range_of(key)
+    pub fn range_of(&self, key: PageKey, version: Version) -> u32 {
+        self.map.range_of(key, version)
+    }
+
+    /// The range of a page, if its key says it; else its version or the management server's index does.
+    pub fn range_of_key(&self, key: PageKey) -> Option<u32> {
+        self.map.range_of_key(key)
     }
 }
 
@@ -192,6 +200,13 @@ pub enum Ask {
     Unpublish(String),
     /// How things stand.
     Status,
+    /// Under the distribution `uniform`: the ranges of pages that will be added, at most [`INDEX_KEYS_MAX`]. A page that has
+    /// none gets one, for ever; that is durable before the answer.
+    Assign(Vec<Key>),
+    /// Under the distribution `uniform`: the ranges of pages, at most [`INDEX_KEYS_MAX`].
+    Find(Vec<Key>),
+    /// Under the distribution `uniform`: the pages with this id.
+    FindId(u64),
 }
 
 /// The answer.
@@ -215,6 +230,13 @@ pub enum Told {
     Refused(String),
     /// How things stand.
     Status(Box<Status>),
+    /// The range of each page. To [`Ask::Find`], none says that there is no such page; to [`Ask::Assign`], that no update node
+    /// is up and has room.
+    Ranges(Vec<Option<u16>>),
+    /// Pages and their ranges.
+    Pages(Vec<(Key, u16)>),
+    /// It cannot be said now, and why; asking again helps.
+    NotYet(String),
 }
 
 /// How the repository stands.
@@ -242,6 +264,21 @@ pub struct Status {
     pub indexes: Vec<Index>,
     /// The nodes.
     pub nodes: Vec<NodeStatus>,
+    /// Under the distribution `uniform`: the index of pages.
+    pub page_index: Option<PageIndexStatus>,
+}
+
+/// How the index of pages stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PageIndexStatus {
+    /// Whether it knows every page; if not, it is being made anew from the nodes' lists.
+    pub complete: bool,
+    /// Pages in it.
+    pub pages: u64,
+    /// What it occupies on disk.
+    pub disk_bytes: u64,
+    /// What it occupies in memory, about.
+    pub memory_bytes: u64,
 }
 
 /// What came of a cycle.

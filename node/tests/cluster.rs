@@ -328,7 +328,7 @@ async fn what_is_not_taken_is_named() {
     let a = Node::start(1, Organization::Log).await;
     management.place(&[&a]);
     let cluster = management.client().await;
-    let homeless = cluster.repository().range_of(cluster.page_key(&url(1)).unwrap());
+    let homeless = cluster.repository().range_of_key(cluster.page_key(&url(1)).unwrap()).unwrap();
     management.says.lock().update[homeless as usize].clear();
     let texts: Vec<String> = (0..40).map(url).chain(["no url".to_owned()]).collect();
     let pages: Vec<Page<'_>> = texts.iter().map(|url| page(url, b"text")).collect();
@@ -338,7 +338,10 @@ async fn what_is_not_taken_is_named() {
         match e {
             NodeError::NoNode { role: "update", range, .. } => {
                 assert_eq!(*range, homeless);
-                assert_eq!(cluster.repository().range_of(cluster.page_key(&texts[*at]).unwrap()), homeless);
+                assert_eq!(
+                    cluster.repository().range_of_key(cluster.page_key(&texts[*at]).unwrap()).unwrap(),
+                    homeless
+                );
             }
             e => assert_eq!((*at, matches!(e, NodeError::Storage(_))), (40, true), "{e}"),
         }
@@ -412,7 +415,7 @@ async fn a_range_without_nodes_is_named_within_the_limit() {
     let cluster = management.client_with(|s| s.read_limit = Duration::from_millis(300)).await;
     add(&cluster, 0..20, 100).await;
     let key = cluster.page_key(&url(3)).unwrap();
-    let range = cluster.repository().range_of(key);
+    let range = cluster.repository().range_of_key(key).unwrap();
     management.says.lock().read[range as usize].clear();
     let is_it = |e: &NodeError| matches!(e, NodeError::NoNode { role: "read", range: r, .. } if *r == range);
     assert!(is_it(&cluster.lookup(key).await.unwrap_err()));
@@ -430,7 +433,7 @@ async fn a_range_without_nodes_is_named_within_the_limit() {
 
 /// Whether a page of a stream comes from the first of two nodes that have everything: ranges are given out in turn.
 fn is_of_first(cluster: &Cluster, key: PageKey) -> bool {
-    cluster.repository().range_of(key).is_multiple_of(2)
+    cluster.repository().range_of_key(key).unwrap().is_multiple_of(2)
 }
 
 /// Reads a stream to its end, killing a node on the way, and counts each page.

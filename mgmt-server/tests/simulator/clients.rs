@@ -19,7 +19,7 @@ pub struct Add {
     key: PageKey,
     version: Version,
     attempt: u32,
-    /// The stamp of each try.
+    /// The epoch in the version of each try.
     stamps: Vec<u32>,
     planned: Vec<NodeId>,
     has: Vec<NodeId>,
@@ -106,7 +106,11 @@ impl World {
         add.ended_cycle = cycle;
         add.attempt += 1;
         add.has.clear();
-        add.stamps.push(plan.as_ref().map_or(0, |p| p.stamp as u32));
+        // With the ranges assigned: any, but always the same for a page.
+        let range = map.range_of_key(add.key);
+        let range = range.unwrap_or_else(|| (crate::rng::Rng::new(add.key.tie).next() as u32) % map.count());
+        let epoch = |p: &AddPlan| map.epoch(p.stamp, range).unwrap();
+        add.stamps.push(plan.as_ref().map_or(0, epoch));
         let attempt = add.attempt;
         if attempt > ADD_TRIES {
             self.counts.refused += 1;
@@ -115,8 +119,8 @@ impl World {
         // Some clients are patient: what arrives late, under a plan that is long over, counts for them.
         let patient = self.update == Update::Incremental && self.rng.percent(10);
         if let Some(plan) = plan {
-            add.version.epoch = plan.stamp as u32;
-            add.planned = plan.ranges.get(map.range_of(add.key) as usize).cloned().unwrap_or_default();
+            add.version.epoch = epoch(&plan);
+            add.planned = plan.ranges.get(range as usize).cloned().unwrap_or_default();
             let planned = add.planned.clone();
             if planned.is_empty() && self.mutant == Some(Mutant::DropWhenDown) {
                 return self.acknowledge(index);
@@ -141,7 +145,8 @@ impl World {
         let Some(node) = self.nodes.get_mut(&id) else { return };
         let Some(machine) = node.machine.as_ref().and_then(|m| m.update()) else { return };
         let any_stamp = self.mutant == Some(Mutant::AdmitOldStamps);
-        let Ok(epoch) = machine.admit(if any_stamp { u64::MAX } else { u64::from(version.epoch) }) else {
+        let Ok(epoch) = machine.admit(if any_stamp { u64::MAX } else { self.map.cycle_of(version.epoch) })
+        else {
             return;
         };
         let Some(disk) = &mut node.update else { return };
@@ -279,7 +284,7 @@ impl World {
         let mut pages: Vec<(u64, PageKey, Version)> = content
             .pages
             .iter()
-            .filter(|(k, _)| self.map.range_of(**k) == range)
+            .filter(|(k, e)| self.map.range_of(**k, e.version) == range)
             .map(|(k, e)| (e.arrival, *k, e.version))
             .filter(|(arrival, key, _)| reader.cursor.is_none_or(|c| (*arrival, *key) > c))
             .collect();

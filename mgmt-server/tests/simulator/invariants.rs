@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use webbase_mgmt_server::{CyclePhase, State};
 use webbase_node::cycle::message::{EpochSource, NodeId, Removal, Ticket};
-use webbase_node::cycle::{RangeSet, ReadDurable};
+use webbase_node::cycle::{RangeMap, RangeSet, ReadDurable};
 use webbase_storage::{PageKey, Version};
 
 use crate::store::{Content, UpdateDisk};
@@ -78,7 +78,8 @@ impl Oracle {
         {
             self.committed.insert(record.generation, record.ticket);
             self.removed.extend(record.changes.removals.iter().map(|r| (*r, record.ticket.cycle)));
-            deleted_pages_stay_deleted(self.generation(record.generation), &self.removed)?;
+            let content = self.generation(record.generation);
+            deleted_pages_stay_deleted(after.placement.map, content, &self.removed)?;
         }
         Ok(())
     }
@@ -125,12 +126,12 @@ pub fn placement_is_pinned_during_a_cycle(before: &State, after: &State) -> Chec
 
 /// A removed version does not come back, from whatever update node was away: only what was stamped after the removal's
 /// cycle is new.
-pub fn deleted_pages_stay_deleted(content: &Content, removed: &[(Removal, u64)]) -> Checked {
+pub fn deleted_pages_stay_deleted(map: RangeMap, content: &Content, removed: &[(Removal, u64)]) -> Checked {
     for (removal, cycle) in removed {
         let back = content.pages.get(&removal.key).map(|e| e.version).filter(|v| *v <= removal.bound);
         holds!(
             "deleted_pages_stay_deleted",
-            back.is_none_or(|v| u64::from(v.epoch) > *cycle),
+            back.is_none_or(|v| map.cycle_of(v.epoch) > *cycle),
             "{} was removed up to {:?} in cycle {cycle}, and {back:?} is back",
             removal.key,
             removal.bound
@@ -248,12 +249,12 @@ pub fn leases_hold_generations(
 pub fn epochs_deleted_only_when_confirmed<'a>(
     node: NodeId,
     pages: impl Iterator<Item = (PageKey, Version)>,
-    owners: impl Fn(PageKey) -> Vec<(NodeId, &'a Content)>,
+    owners: impl Fn(PageKey, Version) -> Vec<(NodeId, &'a Content)>,
     removed: &[(Removal, u64)],
 ) -> Checked {
     for (key, version) in pages {
         let gone = removed.iter().any(|(r, _)| r.key == key && r.bound >= version);
-        for (owner, content) in owners(key) {
+        for (owner, content) in owners(key, version) {
             holds!(
                 "epochs_deleted_only_when_confirmed",
                 gone || content.covers(key, version),

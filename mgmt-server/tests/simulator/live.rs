@@ -70,7 +70,7 @@ impl World {
             return;
         }
         let found = live_pages(node);
-        let wanted = reader.acknowledged.iter().filter(|(k, _)| self.map.range_of(**k) == reader.range);
+        let wanted = reader.acknowledged.iter().filter(|(k, v)| self.map.range_of(**k, **v) == reader.range);
         let checked = rules::acknowledged_is_visible(id, wanted, &found, &self.oracle.removed);
         self.counts.live_reads += 1;
         self.check(checked);

@@ -27,10 +27,11 @@ pub struct Content {
 
 impl Content {
     pub fn restricted(&self, map: RangeMap, ranges: &RangeSet) -> Content {
-        let inside = |key: &PageKey| ranges.contains(map.range_of(*key));
+        let inside = |key: &PageKey, version| ranges.contains(map.range_of(*key, version));
+        let dead = self.tombstones.iter().filter(|(k, (bound, _))| inside(k, *bound));
         Content {
-            pages: self.pages.iter().filter(|(k, _)| inside(k)).map(|(k, e)| (*k, *e)).collect(),
-            tombstones: self.tombstones.iter().filter(|(k, _)| inside(k)).map(|(k, t)| (*k, *t)).collect(),
+            pages: self.pages.iter().filter(|(k, e)| inside(k, e.version)).map(|(k, e)| (*k, *e)).collect(),
+            tombstones: dead.map(|(k, t)| (*k, *t)).collect(),
         }
     }
 

@@ -9,8 +9,8 @@ use webbase_mgmt_server::{
 };
 use webbase_node::cycle::message::{NodeId, ToManagement, ToNode};
 use webbase_node::cycle::{
-    Action, Done, Event, Intent, IntentId, Node, NodeDurable, Pull, PullMode, RangeMap, RangeSet,
-    ReadDurable, Settings as NodeSettings,
+    Action, Distribution, Done, Event, Intent, IntentId, Node, NodeDurable, Pull, PullMode, RangeMap,
+    RangeSet, ReadDurable, Settings as NodeSettings,
 };
 use webbase_storage::{PageKey, Version};
 
@@ -189,7 +189,10 @@ impl World {
     pub fn new(seed: u64, mutant: Option<Mutant>, only: Option<&'static str>, trace: bool) -> Self {
         let mut rng = Rng::new(seed);
         let update = if seed % 3 == 2 { Update::Incremental } else { Update::Batch };
-        let map = RangeMap::new(rng.range(1, 4) as u8);
+        let bits = rng.range(1, 4) as u8;
+        // One repository in three has its ranges assigned.
+        let distribution = if seed % 3 == 1 { Distribution::Uniform } else { Distribution::Hash };
+        let map = RangeMap::distributed(bits, distribution);
         let replicas = if rng.percent(75) { 2 } else { 1 };
         let settings = Settings {
             down_after_ms: 2500,
@@ -688,13 +691,13 @@ impl World {
         let Some(ticket_of) = ticket_of else { return };
         let expected = oracle.expected.get(&ticket_of).unwrap_or(&oracle.empty).restricted(self.map, ranges);
         let removed: Vec<_> = oracle.removed.iter().filter(|(_, c)| *c <= ticket_of.cycle).copied().collect();
-        let mut checks = vec![rules::deleted_pages_stay_deleted(&content, &removed)];
+        let mut checks = vec![rules::deleted_pages_stay_deleted(self.map, &content, &removed)];
         if ticket.is_some() {
             let base = oracle.generation(generation - 1).restricted(self.map, ranges);
-            let inside = |k: &PageKey| ranges.contains(self.map.range_of(*k));
+            let inside = |k: &PageKey, v: Version| ranges.contains(self.map.range_of(*k, v));
             let incoming = oracle.incoming.get(&ticket_of).into_iter().flatten();
             let incoming: BTreeMap<PageKey, Version> =
-                incoming.filter(|(k, _)| inside(k)).map(|(k, v)| (*k, *v)).collect();
+                incoming.filter(|(k, v)| inside(k, **v)).map(|(k, v)| (*k, *v)).collect();
             checks.push(rules::highest_version_wins(id, &content, &base, &incoming));
         }
         checks.push(rules::replicas_agree(id, generation, &content, &expected));
@@ -707,8 +710,8 @@ impl World {
     fn check_drop(&mut self, id: NodeId, through: u64) {
         let Some(update) = self.nodes.get(&id).and_then(|n| n.update.as_ref()) else { return };
         let pages = update.epochs.range(..=through).flat_map(|(_, p)| p).map(|(k, v)| (*k, *v));
-        let owners = |key: PageKey| {
-            let owners = self.disk.placement.read.owners(self.map.range_of(key)).iter();
+        let owners = |key: PageKey, version: Version| {
+            let owners = self.disk.placement.read.owners(self.map.range_of(key, version)).iter();
             let read = |n: &NodeId| Some((*n, self.nodes.get(n)?.read.as_ref()?));
             owners
                 .filter_map(read)
@@ -789,10 +792,10 @@ impl World {
                 if let (Some(away), true) = (away, all.values().any(|(_, there)| !there)) {
                     return Err(away);
                 }
-                let inside = |k: &PageKey| pull.ranges.contains(self.map.range_of(*k));
-                let pages = all.into_iter().filter(|(k, _)| inside(k)).map(|(k, v)| (k, v.0)).collect();
+                let inside = |k: &PageKey, v: Version| pull.ranges.contains(self.map.range_of(*k, v));
+                let pages = all.into_iter().filter(|(k, v)| inside(k, v.0)).map(|(k, v)| (k, v.0)).collect();
                 let mut changes = changes.clone();
-                changes.removals.retain(|r| inside(&r.key));
+                changes.removals.retain(|r| inside(&r.key, r.bound));
                 let mut content = base.restricted(self.map, &pull.ranges);
                 content.merge(&pages, &changes, pull.target, self.mutant == Some(Mutant::LowestVersionWins));
                 content

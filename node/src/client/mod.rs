@@ -4,6 +4,7 @@ mod add;
 mod read;
 
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -300,6 +301,20 @@ impl Client {
     /// When the connection is gone.
     pub fn list(&self, generation: u64, from: PageKey, ranges: RangeSet) -> Result<Listing<message::Entry>> {
         Listing::open(self, &Request::List { generation, from: from.into(), ranges })
+    }
+
+    /// Key, version and size of the pages of some ranges between two keys, in order.
+    ///
+    /// # Errors
+    /// When the connection is gone.
+    pub fn list_between(
+        &self,
+        generation: u64,
+        keys: &RangeInclusive<PageKey>,
+        ranges: RangeSet,
+    ) -> Result<Listing<message::Entry>> {
+        let (from, through) = ((*keys.start()).into(), (*keys.end()).into());
+        Listing::open(self, &Request::ListBetween { generation, from, through, ranges })
     }
 
     /// The keys of the pages of some ranges from a key on, in order.

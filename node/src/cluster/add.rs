@@ -3,6 +3,9 @@
 //! A page that a node acknowledged is durable there for good, and need not go there again, whatever plan follows. What is
 //! not acknowledged by all nodes of the plan is tried again under a new plan; there a node may have been declared down, and
 //! does not count any more. Sent twice is harmless: the second time it is stale.
+//!
+//! Under the distribution `uniform` the management server is asked for the ranges first, and says the same however often
+//! it is asked.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,7 +16,6 @@ use webbase_storage::{Page, PageKey, Record, StorageError, pack_page};
 
 use super::Cluster;
 use crate::client::Client;
-use crate::cycle::RangeMap;
 use crate::cycle::message::NodeId;
 use crate::error::{NodeError, Result, Retry};
 use crate::plan::AddPlan;
@@ -52,6 +54,8 @@ struct Adding {
     /// Its place among those handed over.
     at: usize,
     key: PageKey,
+    /// Its range; under `uniform` not before the management server has said it.
+    range: Option<u32>,
     /// The record and the stamp in it.
     packed: Option<(u64, Record)>,
     /// Who has it for good.
@@ -77,15 +81,20 @@ impl Cluster {
         for (at, page) in pages.iter().enumerate() {
             match self.page_key(page.url) {
                 Ok(key) => {
+                    let range = self.inner.repository.range_of_key(key);
                     let (packed, durable) = (None, Vec::new());
-                    open.push(Adding { at, key, packed, durable, alone: false, failed: None });
+                    open.push(Adding { at, key, range, packed, durable, alone: false, failed: None });
                 }
                 Err(e) => done.refused.push((at, e)),
             }
         }
         let mut pause = PAUSE_MIN;
         while !open.is_empty() {
-            let plan = match timeout_at(until, self.add_plan()).await {
+            let planned = async {
+                self.assign(&mut open).await?;
+                self.add_plan().await
+            };
+            let plan = match timeout_at(until, planned).await {
                 Ok(Ok(plan)) => plan,
                 Ok(Err(e)) if open.iter().all(|a| a.failed.is_none()) => return Err(e),
                 Ok(Err(_)) if Instant::now() + pause < until => {
@@ -99,7 +108,7 @@ impl Cluster {
             if timeout_at(until, self.send(&mut open, &plan)).await.is_err() {
                 break;
             }
-            open = settle(open, &plan, self.inner.repository.map, &mut done);
+            open = settle(open, &plan, &mut done);
             // What was acknowledged is found by whoever reads with a plan that is not older.
             if self.is_incremental() {
                 self.inner.plans.not_older_than(plan.version);
@@ -126,18 +135,40 @@ impl Cluster {
         Ok(plan)
     }
 
-    /// Pages of ranges without update node are not taken, and that is said at once.
+    /// Has ranges assigned to the pages whose keys do not say them.
+    async fn assign(&self, open: &mut [Adding]) -> Result<()> {
+        let keys: Vec<PageKey> = open.iter().filter(|a| a.range.is_none()).map(|a| a.key).collect();
+        if keys.is_empty() {
+            return Ok(());
+        }
+        let ranges = self.inner.management.assign(&keys).await?;
+        for (adding, range) in open.iter_mut().filter(|a| a.range.is_none()).zip(ranges) {
+            adding.range = range;
+        }
+        Ok(())
+    }
+
+    /// Pages of ranges without update node are not taken, and that is said at once; so are new pages that no range takes.
     fn refuse_homeless(&self, open: Vec<Adding>, plan: &AddPlan, done: &mut Adds) -> Vec<Adding> {
-        let (mut homed, map) = (Vec::with_capacity(open.len()), self.inner.repository.map);
+        let mut homed = Vec::with_capacity(open.len());
         for adding in open {
-            let range = map.range_of(adding.key);
-            if nodes_of(plan, range).is_empty() {
-                done.refused.push((adding.at, NodeError::NoNode { role: "update", range, generation: 0 }));
-            } else {
-                homed.push(adding);
+            match adding.range {
+                None => {
+                    let why = "no update node is up and has room".to_owned();
+                    done.refused.push((adding.at, self.denied("assign a range to the page", why)));
+                }
+                Some(range) if nodes_of(plan, Some(range)).is_empty() => {
+                    let homeless = NodeError::NoNode { role: "update", range, generation: 0 };
+                    done.refused.push((adding.at, homeless));
+                }
+                Some(_) => homed.push(adding),
             }
         }
         homed
+    }
+
+    fn denied(&self, what: &'static str, why: String) -> NodeError {
+        NodeError::Denied { peer: self.inner.management.address().to_string(), what, why }
     }
 
     /// Packs what has no record with the plan's stamp, once for all nodes: replicas hold the same version.
@@ -148,11 +179,16 @@ impl Cluster {
         plan: &AddPlan,
         done: &mut Adds,
     ) -> Vec<Adding> {
-        let epoch = u32::try_from(plan.stamp).unwrap_or(u32::MAX);
+        let map = self.inner.repository.map;
         let (mut packed, mut bytes) = (Vec::with_capacity(open.len()), 0);
         for mut adding in open {
             let Some(page) = pages.get(adding.at) else { continue };
             if adding.packed.as_ref().is_none_or(|(stamp, _)| *stamp != plan.stamp) {
+                let Some(epoch) = map.epoch(plan.stamp, adding.range.unwrap_or(0)) else {
+                    let why = format!("cycle {} does not fit into the versions of pages", plan.stamp);
+                    done.refused.push((adding.at, self.denied("stamp the page", why)));
+                    continue;
+                };
                 let page = Page { epoch, ..*page };
                 match pack_page(&self.inner.key, &page, self.inner.settings.compression, None) {
                     Ok(record) => {
@@ -180,12 +216,11 @@ impl Cluster {
 
     /// Sends to every node what it does not have, to all at once, and notes who has what.
     async fn send(&self, open: &mut [Adding], plan: &AddPlan) {
-        let map = self.inner.repository.map;
         let mut shares: BTreeMap<NodeId, Share> = BTreeMap::new();
         for (at, adding) in open.iter_mut().enumerate() {
             adding.failed = None;
             let Some((_, record)) = &adding.packed else { continue };
-            for node in nodes_of(plan, map.range_of(adding.key)) {
+            for node in nodes_of(plan, adding.range) {
                 if !adding.durable.contains(node) {
                     let share = shares.entry(*node).or_default();
                     let list = if adding.alone { &mut share.alone } else { &mut share.together };
@@ -224,15 +259,15 @@ impl Cluster {
     }
 }
 
-fn nodes_of(plan: &AddPlan, range: u32) -> &[NodeId] {
-    plan.ranges.get(range as usize).map_or(&[], Vec::as_slice)
+fn nodes_of(plan: &AddPlan, range: Option<u32>) -> &[NodeId] {
+    range.and_then(|range| plan.ranges.get(range as usize)).map_or(&[], Vec::as_slice)
 }
 
 /// Sorts pages after a try: acknowledged, refused for good, or to be tried again.
-fn settle(open: Vec<Adding>, plan: &AddPlan, map: RangeMap, done: &mut Adds) -> Vec<Adding> {
+fn settle(open: Vec<Adding>, plan: &AddPlan, done: &mut Adds) -> Vec<Adding> {
     let mut again = Vec::new();
     for mut adding in open {
-        let nodes = nodes_of(plan, map.range_of(adding.key));
+        let nodes = nodes_of(plan, adding.range);
         if nodes.iter().all(|node| adding.durable.contains(node)) {
             done.acknowledged += 1;
             continue;

@@ -33,7 +33,7 @@ impl Cluster {
             let client = self.inner.connections.to(node).await?;
             for entry in client.due(generation, now_ms, limit).await? {
                 let key = entry.key.into();
-                let range = self.inner.repository.range_of(key) as usize;
+                let range = self.inner.repository.map.range_of(key, entry.version()) as usize;
                 if asked.get(range).copied().flatten() == Some(node) {
                     all.push((entry.deadline_ms, Removal { key, bound: entry.version() }));
                 }

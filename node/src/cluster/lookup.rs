@@ -1,4 +1,9 @@
 //! Lookups: each from one read node of the page's range, all of one generation, or of the nodes' live pages.
+//!
+//! Under the distribution `uniform` the management server's index says the range; a page it does not know is not there.
+//! When a node does not have a page that the index knows (it may come with the next cycle), a new plan has to say that the
+//! node was the right one to ask, because such a node cannot tell by the key. When the index does not answer, all nodes
+//! are asked.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -48,7 +53,12 @@ impl Cluster {
     /// # Errors
     /// When no node of its range answers within the limit.
     pub async fn lookup(&self, key: PageKey) -> Result<Found<Option<Record>>> {
-        let range = self.inner.repository.range_of(key);
+        if self.is_uniform() {
+            let mut found = self.lookup_many(&[key]).await?;
+            let page = found.pages.pop().unwrap_or(Ok(None))?;
+            return Ok(Found { generation: found.generation, pages: page });
+        }
+        let range = self.inner.repository.range_of_key(key).unwrap_or(0);
         self.ask_range(range, move |client, generation| async move { client.lookup(generation, key).await })
             .await
     }
@@ -58,9 +68,19 @@ impl Cluster {
     /// # Errors
     /// When no node of its range answers within the limit.
     pub async fn lookup_id(&self, id: PageId) -> Result<Found<Vec<Record>>> {
-        let range = self.inner.repository.range_of(PageKey { id, tie: 0 });
+        if self.is_uniform() {
+            let Some(keys) = self.keys_of(id).await else { return self.look_everywhere_for_id(id).await };
+            let Found { generation, pages } = self.lookup_many(&keys).await?;
+            let pages = pages.into_iter().filter_map(Result::transpose).collect::<Result<_>>()?;
+            return Ok(Found { generation, pages });
+        }
+        let range = self.inner.repository.range_of_key(PageKey { id, tie: 0 }).unwrap_or(0);
         self.ask_range(range, move |client, generation| async move { client.lookup_id(generation, id).await })
             .await
+    }
+
+    pub(super) fn is_uniform(&self) -> bool {
+        self.inner.repository.map.is_uniform()
     }
 
     async fn ask_range<T, F>(
@@ -94,7 +114,12 @@ impl Cluster {
     }
 
     /// Asks one node, within a limit.
-    async fn at_node<T, F>(&self, node: NodeId, limit: Duration, ask: impl FnOnce(Client) -> F) -> Result<T>
+    pub(super) async fn at_node<T, F>(
+        &self,
+        node: NodeId,
+        limit: Duration,
+        ask: impl FnOnce(Client) -> F,
+    ) -> Result<T>
     where
         F: Future<Output = Result<T>>,
     {
@@ -117,7 +142,8 @@ impl Cluster {
     pub async fn lookup_many(&self, keys: &[PageKey]) -> Result<Found<Vec<Result<Option<Record>>>>> {
         let mut rounds = Rounds::new(self);
         let mut plan = self.inner.plans.read().await?;
-        let mut answers = Answers::new(keys);
+        let Some(ranges) = self.ranges_of(keys).await else { return self.look_everywhere(keys).await };
+        let mut answers = Answers::new(keys, ranges);
         loop {
             let generation = plan.generation;
             if generation == 0 {
@@ -133,10 +159,24 @@ impl Cluster {
                     break;
                 }
             }
+            let doubtful = if self.is_uniform() { answers.absent() } else { Vec::new() };
+            if !doubtful.is_empty() {
+                let newer = self.inner.plans.newer_than(asked_at).await?;
+                let same = |range: &u32| nodes_of(&newer, *range) == nodes_of(&plan, *range);
+                if newer.generation != generation || !doubtful.iter().all(same) {
+                    if !rounds.is_open() {
+                        let range = doubtful.first().copied().unwrap_or(0);
+                        return Err(NodeError::NoNode { role: "read", range, generation });
+                    }
+                    answers.reopen(&doubtful);
+                    plan = newer;
+                    continue;
+                }
+            }
             match answers.finish() {
                 Ok(pages) => return Ok(Found { generation, pages }),
                 Err(at) => {
-                    let range = keys.get(at).map_or(0, |key| self.inner.repository.range_of(*key));
+                    let range = answers.ranges.get(at).copied().flatten().unwrap_or(0);
                     let none = NodeError::NoNode { role: "read", range, generation };
                     let failed = answers.last_error.take().unwrap_or(none);
                     plan = rounds.next(asked_at, failed).await?;
@@ -148,8 +188,7 @@ impl Cluster {
     /// For each range that is open, its nodes in the order to ask them.
     fn order(&self, plan: &ReadPlan, answers: &Answers<'_>) -> BTreeMap<u32, Vec<NodeId>> {
         let mut order = BTreeMap::new();
-        for (_, key) in answers.open() {
-            let range = self.inner.repository.range_of(key);
+        for (_, range) in answers.open() {
             order.entry(range).or_insert_with(|| {
                 let turn = answers.turn.wrapping_add(range as usize);
                 self.inner.connections.in_turn(nodes_of(plan, range), turn)
@@ -167,8 +206,8 @@ impl Cluster {
     ) -> bool {
         let generation = answers.generation;
         let mut shares: BTreeMap<NodeId, Vec<usize>> = BTreeMap::new();
-        for (at, key) in answers.open() {
-            let nodes = order.get(&self.inner.repository.range_of(key));
+        for (at, range) in answers.open() {
+            let nodes = order.get(&range);
             if let Some(node) = nodes.and_then(|nodes| nodes.get(step)) {
                 shares.entry(*node).or_default().push(at);
             }
@@ -200,6 +239,14 @@ impl Cluster {
     }
 }
 
+/// What is known of a page before a node is asked.
+fn unasked(range: &Option<u32>) -> Option<Result<Option<Record>>> {
+    match range {
+        Some(_) => None,
+        None => Some(Ok(None)),
+    }
+}
+
 fn next_turn() -> usize {
     TURN.fetch_add(1, Ordering::Relaxed)
 }
@@ -209,7 +256,7 @@ pub(super) fn nodes_of(plan: &ReadPlan, range: u32) -> &[NodeId] {
 }
 
 /// The pauses and plans between rounds, until the limit.
-struct Rounds<'a> {
+pub(super) struct Rounds<'a> {
     cluster: &'a Cluster,
     until: Instant,
     pause: Duration,
@@ -223,13 +270,18 @@ fn is_old_plan(e: &NodeError) -> bool {
 }
 
 impl<'a> Rounds<'a> {
-    fn new(cluster: &'a Cluster) -> Rounds<'a> {
+    pub(super) fn new(cluster: &'a Cluster) -> Rounds<'a> {
         let until = Instant::now() + cluster.inner.settings.read_limit;
         Rounds { cluster, until, pause: PAUSE_MIN, first: true }
     }
 
+    /// Whether there is time for another round.
+    fn is_open(&self) -> bool {
+        Instant::now() < self.until
+    }
+
     /// A new plan for another round; the error when time is up.
-    async fn next(&mut self, asked_at: Instant, failed: NodeError) -> Result<Arc<ReadPlan>> {
+    pub(super) async fn next(&mut self, asked_at: Instant, failed: NodeError) -> Result<Arc<ReadPlan>> {
         if Instant::now() + self.pause >= self.until {
             return Err(failed);
         }
@@ -252,6 +304,8 @@ impl<'a> Rounds<'a> {
 /// The answers to a multi-lookup so far.
 struct Answers<'a> {
     keys: &'a [PageKey],
+    /// None for those that are not in the repository.
+    ranges: Vec<Option<u32>>,
     pages: Vec<Option<Result<Option<Record>>>>,
     generation: u64,
     turn: usize,
@@ -259,23 +313,42 @@ struct Answers<'a> {
 }
 
 impl<'a> Answers<'a> {
-    fn new(keys: &'a [PageKey]) -> Answers<'a> {
-        let pages = keys.iter().map(|_| None).collect();
-        Answers { keys, pages, generation: 0, turn: next_turn(), last_error: None }
+    fn new(keys: &'a [PageKey], ranges: Vec<Option<u32>>) -> Answers<'a> {
+        let pages = ranges.iter().map(unasked).collect();
+        Answers { keys, ranges, pages, generation: 0, turn: next_turn(), last_error: None }
     }
 
     /// Answers of another generation do not count.
     fn begin(&mut self, generation: u64) {
         if self.generation != generation {
-            self.pages.iter_mut().for_each(|page| *page = None);
+            self.pages = self.ranges.iter().map(unasked).collect();
             self.generation = generation;
         }
     }
 
     /// Pages not answered, or only with an error: another node may have them whole.
-    fn open(&self) -> impl Iterator<Item = (usize, PageKey)> + '_ {
-        let open = self.pages.iter().zip(self.keys).enumerate();
-        open.filter(|(_, (page, _))| !matches!(page, Some(Ok(_)))).map(|(at, (_, key))| (at, *key))
+    fn open(&self) -> impl Iterator<Item = (usize, u32)> + '_ {
+        let open = self.pages.iter().zip(&self.ranges).enumerate();
+        let open = open.filter(|(_, (page, _))| !matches!(page, Some(Ok(_))));
+        open.filter_map(|(at, (_, range))| Some((at, (*range)?)))
+    }
+
+    /// The ranges of pages that the index knows and no node has.
+    fn absent(&self) -> Vec<u32> {
+        let absent = self.pages.iter().zip(&self.ranges).filter(|(page, _)| matches!(page, Some(Ok(None))));
+        let mut ranges: Vec<u32> = absent.filter_map(|(_, range)| *range).collect();
+        ranges.sort_unstable();
+        ranges.dedup();
+        ranges
+    }
+
+    /// Pages of these ranges that were not found are asked for again.
+    fn reopen(&mut self, ranges: &[u32]) {
+        for (page, range) in self.pages.iter_mut().zip(&self.ranges) {
+            if matches!(page, Some(Ok(None))) && range.is_some_and(|range| ranges.contains(&range)) {
+                *page = None;
+            }
+        }
     }
 
     fn take(&mut self, places: &[usize], found: Vec<Result<Option<Record>>>) {

@@ -17,6 +17,7 @@ mod add;
 mod connections;
 mod cursor;
 mod cycle;
+mod everywhere;
 mod expiry;
 mod lookup;
 mod plans;

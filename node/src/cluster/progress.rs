@@ -129,7 +129,8 @@ impl Progress {
 
     /// The part of it about these ranges.
     pub(super) fn within(&self, ranges: &RangeSet, map: RangeMap) -> Progress {
-        let within = |key: &&PageKey| ranges.contains(map.range_of(**key));
+        // Where the key does not say the range all are kept: to know more than needed is no harm.
+        let within = |key: &&PageKey| map.range_of_key(**key).is_none_or(|range| ranges.contains(range));
         Progress {
             single: self.single.iter().filter(within).copied().collect(),
             replaced: self.replaced.iter().filter(within).copied().collect(),

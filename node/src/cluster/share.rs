@@ -106,7 +106,8 @@ impl Share {
         while let Some(next) = reader.next().await {
             let (record, at) = match next {
                 Ok(record) => {
-                    let at = common.at(&reader, record.get().key(), reader.arrival(), false);
+                    let range = common.repository.range_of(record.get().key(), record.get().version());
+                    let at = at(&reader, range, record.get().key(), reader.arrival(), false);
                     (record, at)
                 }
                 Err(e) if reader.is_over() && is_bad_request(&e) && !others.is_empty() => {
@@ -117,14 +118,21 @@ impl Share {
                 }
                 Err(e) if !reader.is_over() && is_damage(&e) => match reader.lost() {
                     Some((key, arrival)) => {
-                        let at = common.at(&reader, key, arrival, true);
-                        if self.progress.is_delivered(&at) {
+                        // Where only its record says its range it has to be fetched to know whether it is wanted.
+                        let range = common.repository.range_of_key(key);
+                        let known = range.map(|range| at(&reader, range, key, arrival, true));
+                        if known.is_some_and(|at| self.progress.is_delivered(&at)) {
                             continue;
                         }
                         let Some(record) = common.elsewhere(key, node).await else {
                             common.send(Item::Damaged(e)).await?;
                             continue;
                         };
+                        let range = common.repository.range_of(key, record.get().version());
+                        if !self.ranges.contains(range) {
+                            continue;
+                        }
+                        let at = at(&reader, range, key, arrival, true);
                         (record, at)
                     }
                     None if self.progress.is_hidden_at(node) => {
@@ -151,7 +159,11 @@ impl Share {
                 self.progress.give_up(node);
                 return Err(common.other_order(node));
             }
-            let ended = self.end_before(&mut before, &at);
+            // Where ranges are assigned they do not come one after the other.
+            let ended = match common.repository.map.is_uniform() {
+                true => None,
+                false => self.end_before(&mut before, &at),
+            };
             if !self.progress.is_delivered(&at) {
                 if let Err(e) = common.deliver(record, at, ended).await {
                     self.progress.stopped = Some((node, reader.cursor()));
@@ -214,6 +226,15 @@ enum Way {
     From(Cursor),
 }
 
+/// Where a page lies in a stream.
+fn at(reader: &PageReader, range: u32, key: PageKey, arrival: Option<u64>, ahead: bool) -> At {
+    let order = match arrival {
+        _ if reader.is_ordered() => Some((By::Key, 0)),
+        arrival => arrival.map(|arrival| (By::Arrival, arrival)),
+    };
+    At { range, key, order, ahead }
+}
+
 fn is_bad_request(e: &NodeError) -> bool {
     matches!(e, NodeError::Refused { fault: Fault { code: Code::BadRequest, .. }, .. })
 }
@@ -226,11 +247,16 @@ impl Common {
     /// A page that is damaged at a node, from another one; from the same one if it is whole there by now. `None` when all that
     /// have it say that it is damaged, or none answers for long.
     async fn elsewhere(&self, key: PageKey, damaged_at: NodeId) -> Option<Record> {
-        let range = self.repository.range_of(key);
+        let range = self.repository.range_of_key(key);
         let began = Instant::now();
         loop {
             let plan = self.plan.lock().clone();
-            let mut nodes = self.connections.in_turn(nodes_of(&plan, range), 0);
+            // Where the key does not say the range any node may have it.
+            let mut able =
+                range.map_or_else(|| plan.ranges.concat(), |range| nodes_of(&plan, range).to_vec());
+            able.sort_unstable();
+            able.dedup();
+            let mut nodes = self.connections.in_turn(&able, 0);
             nodes.sort_by_key(|node| *node == damaged_at);
             let mut all_said = true;
             for node in nodes {
@@ -260,15 +286,6 @@ impl Common {
     fn other_order(&self, node: NodeId) -> NodeError {
         let why = format!("the pages of {} are in another order than those that came before", name(node));
         NodeError::StreamLost { generation: self.generation, why }
-    }
-
-    /// Where a page lies in a stream.
-    fn at(&self, reader: &PageReader, key: PageKey, arrival: Option<u64>, ahead: bool) -> At {
-        let order = match arrival {
-            _ if reader.is_ordered() => Some((By::Key, 0)),
-            arrival => arrival.map(|arrival| (By::Arrival, arrival)),
-        };
-        At { range: self.repository.range_of(key), key, order, ahead }
     }
 
     /// Queues a page, waiting for room.

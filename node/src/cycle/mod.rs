@@ -18,7 +18,7 @@ mod read_node;
 mod update_node;
 
 pub use machine::{Action, Event, Node, NodeDurable, Settings};
-pub use ranges::{RangeMap, RangeSet};
+pub use ranges::{Distribution, RangeMap, RangeSet};
 pub use read_node::{Prepared, ReadDurable, ReadNode};
 pub use update_node::{AddRefusal, UpdateDurable, UpdateNode, lowest_stamp};
 

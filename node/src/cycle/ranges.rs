@@ -1,42 +1,89 @@
-//! Ranges: equal cuts of the id space on the high bits of the page id.
+//! Ranges: the parts that a repository's pages are dealt out in. How a page comes by its range is the *distribution*:
+//!
+//! - `hash`: the high bits of its page id say it, so everybody knows it;
+//! - `uniform`: the management server assigns one when the page is first added, any one, and it stays the page's for ever.
+//!   Whoever has a version of the page reads it there: it stands in the version's `epoch`, beside the stamp.
+//!
+//! ```text
+//!   a version's epoch, 32 bits:    hash     │             cycle             │
+//!                                  uniform  │      cycle      │ range, bits │
+//! ```
 
 use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
-use webbase_storage::{PageId, PageKey};
+use webbase_storage::{PageId, PageKey, Version};
 
 /// The largest number of bits a repository's ranges are named by.
 const RANGE_BITS_MAX: u8 = 16;
+/// In a map's byte: the distribution is uniform.
+const UNIFORM: u8 = 0x80;
 
-/// How a repository's id space is cut; fixed when it is made.
+/// How pages come by their ranges; fixed when a repository is made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Distribution {
+    /// By the high bits of the page id.
+    #[default]
+    Hash,
+    /// By assignment: any range, kept in the management server's index.
+    Uniform,
+}
+
+/// How a repository is cut; fixed when it is made. As a message it is one byte: the bits, and 128 if the distribution is
+/// uniform.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "ForeignMap")]
+#[serde(try_from = "ForeignMap", into = "ForeignMap")]
 pub struct RangeMap {
     bits: u8,
+    distribution: Distribution,
 }
 
 /// A map as it comes from elsewhere.
-#[derive(Deserialize)]
+#[derive(Serialize, Deserialize)]
 #[serde(rename = "RangeMap")]
 struct ForeignMap {
     bits: u8,
 }
 
+impl From<RangeMap> for ForeignMap {
+    fn from(map: RangeMap) -> Self {
+        let uniform = if map.is_uniform() { UNIFORM } else { 0 };
+        ForeignMap { bits: map.bits | uniform }
+    }
+}
+
 impl TryFrom<ForeignMap> for RangeMap {
     type Error = String;
 
-    fn try_from(ForeignMap { bits }: ForeignMap) -> Result<Self, String> {
+    fn try_from(ForeignMap { bits: byte }: ForeignMap) -> Result<Self, String> {
+        let bits = byte & !UNIFORM;
         if bits > RANGE_BITS_MAX {
             return Err(format!("2^{bits} ranges, there can be 2^{RANGE_BITS_MAX}"));
         }
-        Ok(RangeMap { bits })
+        let distribution = if byte & UNIFORM == 0 { Distribution::Hash } else { Distribution::Uniform };
+        Ok(RangeMap { bits, distribution })
     }
 }
 
 impl RangeMap {
-    /// 2^bits ranges; at most 2^16.
+    /// 2^bits ranges of the id space; at most 2^16.
     pub fn new(bits: u8) -> Self {
-        RangeMap { bits: bits.min(RANGE_BITS_MAX) }
+        RangeMap::distributed(bits, Distribution::Hash)
+    }
+
+    /// 2^bits ranges under a distribution; at most 2^16.
+    pub fn distributed(bits: u8, distribution: Distribution) -> Self {
+        RangeMap { bits: bits.min(RANGE_BITS_MAX), distribution }
+    }
+
+    /// How pages come by their ranges.
+    pub fn distribution(self) -> Distribution {
+        self.distribution
+    }
+
+    /// Whether ranges are assigned.
+    pub fn is_uniform(self) -> bool {
+        self.distribution == Distribution::Uniform
     }
 
     /// How many ranges there are.
@@ -49,18 +96,60 @@ impl RangeMap {
         self.bits
     }
 
-    /// The page ids of a range.
+    /// The page ids of a range, where the id says the range.
     pub fn ids(self, range: u32) -> RangeInclusive<PageId> {
         let width = 64 - u32::from(self.bits);
         let first = u64::from(range).checked_shl(width).unwrap_or(0);
         PageId(first)..=PageId(first | u64::MAX.checked_shr(u32::from(self.bits)).unwrap_or(0))
     }
 
-    /// The range a page lies in.
-    pub fn range_of(self, key: PageKey) -> u32 {
-        match self.bits {
-            0 => 0,
-            bits => (key.id.0 >> (64 - u32::from(bits))) as u32,
+    /// The range of a page, if its key alone says it.
+    pub fn range_of_key(self, key: PageKey) -> Option<u32> {
+        match (self.distribution, self.bits) {
+            (Distribution::Uniform, _) => None,
+            (Distribution::Hash, 0) => Some(0),
+            (Distribution::Hash, bits) => Some((key.id.0 >> (64 - u32::from(bits))) as u32),
+        }
+    }
+
+    /// The range of a page of which a version is known. All its versions have the same.
+    pub fn range_of(self, key: PageKey, version: Version) -> u32 {
+        self.range_of_key(key).unwrap_or_else(|| version.epoch & (self.count() - 1))
+    }
+
+    /// What stands as `epoch` in the version of a page that is added with a plan of this cycle; `None` when cycles have
+    /// outgrown it.
+    pub fn epoch(self, cycle: u64, range: u32) -> Option<u32> {
+        let cycle = u32::try_from(cycle).ok()?;
+        match self.distribution {
+            Distribution::Hash => Some(cycle),
+            Distribution::Uniform => {
+                let fits = u64::from(cycle) < 1 << (32 - self.bits);
+                fits.then(|| cycle << self.bits | range & (self.count() - 1))
+            }
+        }
+    }
+
+    /// The cycle in a version's `epoch`.
+    pub fn cycle_of(self, epoch: u32) -> u64 {
+        match self.distribution {
+            Distribution::Hash => epoch.into(),
+            Distribution::Uniform => (epoch >> self.bits).into(),
+        }
+    }
+
+    /// The newest cycle a repository may begin: far below where versions cannot name it.
+    pub fn cycle_max(self) -> u64 {
+        let bits = if self.is_uniform() { self.bits } else { 0 };
+        (1 << (32 - bits)) / 16 * 15
+    }
+
+    /// The bound of a removal, as a version of a page of this range.
+    pub fn in_range(self, version: Version, range: u32) -> Version {
+        let mask = self.count() - 1;
+        match self.distribution {
+            Distribution::Hash => version,
+            Distribution::Uniform => Version { epoch: version.epoch & !mask | range & mask, ..version },
         }
     }
 }
@@ -219,25 +308,29 @@ mod tests {
         use crate::wire::message::{decode, encode};
         let set: RangeSet = [3, 65_535].into_iter().collect();
         assert_eq!(decode::<RangeSet>(&encode(&set)), Ok(set));
-        let map = RangeMap::new(16);
-        assert_eq!(decode::<RangeMap>(&encode(&map)), Ok(map));
+        for map in [RangeMap::new(16), RangeMap::distributed(16, Distribution::Uniform), RangeMap::new(0)] {
+            assert_eq!(decode::<RangeMap>(&encode(&map)), Ok(map));
+        }
+        // What was written before there were distributions is hash.
+        assert_eq!(decode::<RangeMap>(&encode(&10_u8)), Ok(RangeMap::new(10)));
         assert_eq!(decode::<RangeSet>(&encode(&vec![2_u64, 0, 0])), Ok([1].into_iter().collect()));
         assert!(decode::<RangeSet>(&encode(&vec![1_u64; 1025])).is_err());
         assert!(decode::<RangeMap>(&encode(&17_u8)).is_err());
+        assert!(decode::<RangeMap>(&encode(&(UNIFORM | 17))).is_err());
     }
 
     #[test]
     fn ranges_follow_the_high_bits() {
         let key = |id| PageKey { id: PageId(id), tie: 0 };
-        assert_eq!(RangeMap::new(0).range_of(key(u64::MAX)), 0);
-        assert_eq!(RangeMap::new(3).range_of(key(u64::MAX)), 7);
-        assert_eq!(RangeMap::new(3).range_of(key(1 << 61)), 1);
+        assert_eq!(RangeMap::new(0).range_of_key(key(u64::MAX)), Some(0));
+        assert_eq!(RangeMap::new(3).range_of_key(key(u64::MAX)), Some(7));
+        assert_eq!(RangeMap::new(3).range_of_key(key(1 << 61)), Some(1));
         assert_eq!(RangeSet::all(RangeMap::new(3)).len(), 8);
         assert_eq!(RangeMap::new(0).ids(0), PageId(0)..=PageId(u64::MAX));
         for range in 0..8 {
             let ids = RangeMap::new(3).ids(range);
-            assert_eq!(RangeMap::new(3).range_of(key(ids.start().0)), range);
-            assert_eq!(RangeMap::new(3).range_of(key(ids.end().0)), range);
+            assert_eq!(RangeMap::new(3).range_of_key(key(ids.start().0)), Some(range));
+            assert_eq!(RangeMap::new(3).range_of_key(key(ids.end().0)), Some(range));
         }
     }
 }

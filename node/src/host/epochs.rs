@@ -107,6 +107,11 @@ impl Epochs {
         Some((store.clone(), store.snapshot()))
     }
 
+    /// What is committed of an epoch, also of the one that takes adds.
+    pub(super) fn committed(&self, epoch: u64) -> Option<Arc<dyn Snapshot>> {
+        self.stores.read().all.get(&epoch).map(|store| store.snapshot())
+    }
+
     /// Ends the open epoch, for a cycle if there is one: commits it, makes the next one, and has `note` make that durable
     /// before anything is added to it.
     pub(super) fn seal(&self, cycle: Option<u64>, note: impl FnOnce(u64) -> Result<()>) -> Result<()> {

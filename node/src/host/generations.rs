@@ -130,7 +130,7 @@ impl Generations {
         }
     }
 
-    /// A generation, if it has the range of this page here.
+    /// A generation, if it has the range of this page here, as far as the key says that.
     pub(super) fn of_page(
         &self,
         generation: u64,
@@ -138,16 +138,19 @@ impl Generations {
     ) -> std::result::Result<Arc<dyn Snapshot>, Fault> {
         let served = self.served.read();
         match served.get(&generation) {
-            Some(found) if found.ranges.contains(self.map.range_of(key)) => Ok(found.snapshot.clone()),
-            Some(_) => {
-                let range = self.map.range_of(key);
-                let text =
-                    format!("range {range} of generation {generation} is not on this node; get a new plan");
-                Err(Fault::new(Code::Plan, text))
-            }
+            Some(found) => match self.map.range_of_key(key) {
+                Some(range) if !found.ranges.contains(range) => Err(not_here(range, generation)),
+                _ => Ok(found.snapshot.clone()),
+            },
             None => Err(Fault::generation(generation, served.keys().copied().collect())),
         }
     }
+}
+
+/// The answer to who asks for a range that another node has.
+pub(super) fn not_here(range: u32, generation: u64) -> Fault {
+    let text = format!("range {range} of generation {generation} is not on this node; get a new plan");
+    Fault::new(Code::Plan, text)
 }
 
 /// Generations that may be served, with their ranges. What is only prepared is none of them.

@@ -4,6 +4,7 @@
 //! A request names a generation, [`LIVE`], or, with the bit [`EPOCH`], an epoch. Generation 0 is the empty one that a repository
 //! begins with; there is no "current" generation here: who reads many pages of many nodes must say which.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock};
@@ -13,7 +14,7 @@ use webbase_storage::{
 };
 
 use super::epochs::{EPOCH, Epochs};
-use super::generations::{Generations, Served};
+use super::generations::{Generations, Served, not_here};
 use super::live::Overlay;
 use super::repair::{Met, Repairs};
 use super::runs::Placed;
@@ -116,21 +117,44 @@ impl NodePages {
             return Ok(None);
         }
         let served = self.generations()?.get(generation)?;
-        let has = |range: u32| served.ranges.contains(range);
-        let wanted =
-            |range: &u32| ranges.is_some_and(|ranges| ranges.contains(*self.map.ids(*range).start()));
-        if let Some(range) = (0..self.map.count()).filter(wanted).find(|range| !has(*range)) {
-            let text =
-                format!("range {range} of generation {generation} is not on this node; get a new plan");
-            return Err(Fault::new(Code::Plan, text));
+        if let Some(ranges) = ranges {
+            let wanted = self.wanted(ranges)?;
+            let missing = |range: &u32| wanted(*range) && !served.ranges.contains(*range);
+            if let Some(range) = (0..self.map.count()).find(missing) {
+                return Err(not_here(range, generation));
+            }
         }
         Ok(Some(served.snapshot))
     }
 
+    /// Which of the repository's ranges a request is about.
+    fn wanted<'a>(&self, ranges: &'a RangeSet) -> Answer<impl Fn(u32) -> bool + 'a> {
+        let map = self.map;
+        if map.is_uniform() && !ranges.is_all() && ranges.bits() != map.bits() {
+            let text = format!("there are 2^{} ranges, not 2^{}", map.bits(), ranges.bits());
+            return Err(Fault::new(Code::BadRequest, text));
+        }
+        Ok(move |range| match map.is_uniform() {
+            true => ranges.has(range),
+            false => ranges.contains(*map.ids(range).start()),
+        })
+    }
+
+    /// What was found, if it is served: where a key does not say its range, the record does.
+    fn served(&self, generation: u64, found: Record) -> Answer<Record> {
+        if self.map.is_uniform() && generation != 0 && generation & EPOCH == 0 {
+            let range = self.map.range_of(found.get().key(), found.get().version());
+            if !self.generations()?.get(generation)?.ranges.contains(range) {
+                return Err(not_here(range, generation));
+            }
+        }
+        Ok(found)
+    }
+
     fn of_page(&self, generation: u64, key: PageKey) -> Answer<Option<Arc<dyn Snapshot>>> {
         if generation == LIVE {
-            let range = self.map.range_of(key);
-            let overlay = self.overlay(|here| (!here.contains(range)).then_some(range))?;
+            let range = self.map.range_of_key(key);
+            let overlay = self.overlay(|here| range.filter(|range| !here.contains(*range)))?;
             return Ok(Some(Arc::new(overlay)));
         }
         if generation == 0 || generation & EPOCH != 0 {
@@ -141,7 +165,7 @@ impl NodePages {
 
     /// Whether pages with this stamp are taken now, when the newest cycle that was sealed for is this.
     fn admit(&self, stamp: u32, sealed_cycle: u64) -> std::result::Result<(), NotAdded> {
-        let stamp = u64::from(stamp);
+        let stamp = self.map.cycle_of(stamp);
         let machine = self.machine.lock();
         let refusal = match machine.update().map(|update| update.admit(stamp)) {
             None => "this node was removed from the repository".into(),
@@ -184,16 +208,31 @@ impl NodePages {
     }
 }
 
-/// Lists the pages of some ranges from a key on, in order; `arrival` tells when each arrived.
+/// All keys.
+pub(super) const ALL_KEYS: RangeInclusive<PageKey> =
+    PageKey::MIN..=PageKey { id: PageId(u64::MAX), tie: u64::MAX };
+
+/// Lists the pages of some ranges between two keys, in order; `arrival` tells when each arrived.
 pub(super) fn list(
     snapshot: &dyn Snapshot,
     map: RangeMap,
-    from: PageKey,
+    keys: &RangeInclusive<PageKey>,
     wanted: impl Fn(u32) -> bool,
     arrival: impl Fn(&Listed) -> u64,
 ) -> webbase_storage::Result<Vec<Entry>> {
-    let mut entries = Vec::new();
-    let mut range = map.range_of(from);
+    let (mut entries, from) = (Vec::new(), *keys.start());
+    let entry = |l: &Listed| Entry { key: l.key, version: l.version, bytes: l.bytes, arrival: arrival(l) };
+    let Some(mut range) = map.range_of_key(from) else {
+        let mut at = Some(from);
+        while let Some(start) = at {
+            let some = snapshot.list(PageId(0)..=keys.end().id, start, LIST_ROWS)?;
+            at = some.last().filter(|_| some.len() == LIST_ROWS).and_then(|last| last.key.next());
+            let inside =
+                some.iter().filter(|l| wanted(map.range_of(l.key, l.version)) && keys.contains(&l.key));
+            entries.extend(inside.map(entry));
+        }
+        return Ok(entries);
+    };
     while range < map.count() {
         // Neighbouring ranges are listed together.
         let end = (range..map.count()).find(|r| !wanted(*r)).unwrap_or(map.count());
@@ -203,16 +242,12 @@ pub(super) fn list(
             while let Some(start) = at {
                 let some = snapshot.list(ids.clone(), start, LIST_ROWS)?;
                 at = some.last().filter(|_| some.len() == LIST_ROWS).and_then(|last| last.key.next());
-                entries.extend(some.iter().map(|l| Entry {
-                    key: l.key,
-                    version: l.version,
-                    bytes: l.bytes,
-                    arrival: arrival(l),
-                }));
+                entries.extend(some.iter().map(entry));
             }
         }
         range = end + 1;
     }
+    entries.retain(|entry| keys.contains(&entry.key));
     Ok(entries)
 }
 
@@ -235,7 +270,11 @@ impl Pages for NodePages {
 
     fn lookup_warm(&self, generation: u64, key: PageKey) -> Option<Answer<Option<Record>>> {
         match self.of_page(generation, key) {
-            Ok(Some(snapshot)) => Some(snapshot.lookup_warm(key)?.map_err(Fault::from)),
+            Ok(Some(snapshot)) => match snapshot.lookup_warm(key)? {
+                Ok(Some(found)) => Some(self.served(generation, found).map(Some)),
+                Ok(None) => Some(Ok(None)),
+                Err(e) => Some(Err(e.into())),
+            },
             Ok(None) => Some(Ok(None)),
             Err(fault) => Some(Err(fault)),
         }
@@ -243,18 +282,21 @@ impl Pages for NodePages {
 
     fn lookup(&self, generation: u64, key: PageKey) -> Answer<Option<Record>> {
         let Some(snapshot) = self.of_page(generation, key)? else { return Ok(None) };
-        self.told(generation, Some(key), snapshot.lookup(key, Trust::Verify))
+        let found = self.told(generation, Some(key), snapshot.lookup(key, Trust::Verify))?;
+        found.map(|found| self.served(generation, found)).transpose()
     }
 
     fn lookup_id(&self, generation: u64, id: PageId) -> Answer<Vec<Record>> {
         let Some(snapshot) = self.of_page(generation, PageKey { id, tie: 0 })? else { return Ok(Vec::new()) };
-        self.told(generation, None, snapshot.lookup_id(id, Trust::Verify))
+        let found = self.told(generation, None, snapshot.lookup_id(id, Trust::Verify))?;
+        found.into_iter().map(|found| self.served(generation, found)).collect()
     }
 
     fn lookup_url(&self, generation: u64, url: &str) -> Answer<Option<Record>> {
         let key = self.key.page_key(url).map_err(webbase_storage::StorageError::from)?;
         let Some(snapshot) = self.of_page(generation, key)? else { return Ok(None) };
-        self.told(generation, Some(key), snapshot.lookup_url(url))
+        let found = self.told(generation, Some(key), snapshot.lookup_url(url))?;
+        found.map(|found| self.served(generation, found)).transpose()
     }
 
     fn lookup_many(&self, generation: u64, keys: &[PageKey]) -> Answer<Vec<Answer<Option<Record>>>> {
@@ -262,7 +304,9 @@ impl Pages for NodePages {
             let snapshot: Option<Arc<dyn Snapshot>> = match generation {
                 LIVE => {
                     let lacks = |here: &cycle::RangeSet| {
-                        keys.iter().map(|key| self.map.range_of(*key)).find(|range| !here.contains(*range))
+                        keys.iter()
+                            .filter_map(|key| self.map.range_of_key(*key))
+                            .find(|range| !here.contains(*range))
                     };
                     Some(Arc::new(self.overlay(lacks)?))
                 }
@@ -275,15 +319,18 @@ impl Pages for NodePages {
             return Ok(found.map(|(found, key)| self.told(generation, Some(*key), found)).collect());
         }
         let served = self.generations()?.get(generation)?;
-        if let Some(key) = keys.iter().find(|key| !served.ranges.contains(self.map.range_of(**key))) {
-            return Err(self
-                .generations()?
-                .of_page(generation, *key)
-                .err()
-                .unwrap_or_else(|| Fault::new(Code::Plan, "a range is not on this node; get a new plan")));
+        let elsewhere = |range: &u32| !served.ranges.contains(*range);
+        if let Some(range) = keys.iter().filter_map(|key| self.map.range_of_key(*key)).find(elsewhere) {
+            return Err(not_here(range, generation));
         }
-        let found = served.snapshot.lookup_many(keys).into_iter().zip(keys);
-        Ok(found.map(|(found, key)| self.told(generation, Some(*key), found)).collect())
+        let mut answers = Vec::with_capacity(keys.len());
+        for (found, key) in served.snapshot.lookup_many(keys).into_iter().zip(keys) {
+            answers.push(match self.told(generation, Some(*key), found) {
+                Ok(Some(found)) => Ok(Some(self.served(generation, found)?)),
+                found => found,
+            });
+        }
+        Ok(answers)
     }
 
     fn stream(&self, generation: u64, spec: &StreamSpec) -> Answer<Box<dyn PageStream>> {
@@ -297,14 +344,28 @@ impl Pages for NodePages {
     }
 
     fn list(&self, generation: u64, from: PageKey, ranges: &RangeSet) -> Answer<Vec<Entry>> {
-        let Some(snapshot) = self.snapshot(generation, Some(ranges))? else { return Ok(Vec::new()) };
-        let wanted = |range: u32| ranges.contains(*self.map.ids(range).start());
+        self.list_between(generation, from..=*ALL_KEYS.end(), ranges)
+    }
+
+    fn list_between(
+        &self,
+        generation: u64,
+        keys: RangeInclusive<PageKey>,
+        ranges: &RangeSet,
+    ) -> Answer<Vec<Entry>> {
+        // The open epoch, too, can be listed: the management server's index is made anew so.
+        let open = self.epochs().ok().filter(|_| generation & EPOCH != 0);
+        let found = match open.and_then(|epochs| epochs.committed(generation & !EPOCH)) {
+            Some(snapshot) => Some(snapshot),
+            None => self.snapshot(generation, Some(ranges))?,
+        };
+        let Some(snapshot) = found else { return Ok(Vec::new()) };
         let runs = match &self.read {
             Some(read) if generation & EPOCH == 0 => read.get(generation)?.runs,
             _ => Arc::default(),
         };
-        let arrival = |l: &Listed| runs.shared_arrival(self.map.range_of(l.key), l.ordinal);
-        self.told(generation, None, list(&*snapshot, self.map, from, wanted, arrival))
+        let arrival = |l: &Listed| runs.shared_arrival(self.map.range_of(l.key, l.version), l.ordinal);
+        self.told(generation, None, list(&*snapshot, self.map, &keys, self.wanted(ranges)?, arrival))
     }
 
     fn keys(&self, generation: u64, from: PageKey, ranges: &RangeSet) -> Answer<Vec<PageKey>> {
@@ -316,13 +377,28 @@ impl Pages for NodePages {
     }
 
     fn places(&self, generation: u64) -> Option<Arc<dyn Places>> {
-        let read = self.read.as_ref().filter(|_| generation & EPOCH == 0)?;
+        // Where ranges are assigned copies do not keep the order of arrival.
+        let read = self.read.as_ref().filter(|_| generation & EPOCH == 0 && !self.map.is_uniform())?;
         let Served { snapshot, runs, .. } = read.get(generation).ok()?;
         Some(Arc::new(Placed { runs, snapshot, map: self.map }))
     }
 
     fn check_ranges(&self, generation: u64, ranges: &RangeSet) -> Answer<()> {
         self.snapshot(generation, Some(ranges)).map(|_| ())
+    }
+
+    fn range_of(&self, ranges: &RangeSet, key: PageKey, version: Option<Version>) -> Option<u32> {
+        match self.map.is_uniform() {
+            true => version.map(|version| self.map.range_of(key, version)),
+            false => Some(ranges.range_of(key.id)),
+        }
+    }
+
+    fn first_key(&self, ranges: &RangeSet, range: u32) -> PageKey {
+        match self.map.is_uniform() {
+            true => PageKey::MIN,
+            false => PageKey { id: ranges.first_id(range), tie: 0 },
+        }
     }
 
     fn add_dictionary(&self, content: &[u8]) -> webbase_storage::Result<u64> {

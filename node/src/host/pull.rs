@@ -1,6 +1,7 @@
 //! Bringing the read side's store to a new state from what other nodes have; see `cycle::Pull`.
 //!
-//! Pages are pulled in order of their keys, a group of ranges at a time:
+//! Pages are pulled in order of their keys, a group of ranges at a time, or, where ids do not say the ranges, a slice of the
+//! keys at a time:
 //!
 //! ```text
 //!   lists of all sources ──▶ highest version of each page ──▶ what is wanted ──▶ fetched, many at once ──▶ merged, in order
@@ -13,11 +14,12 @@
 //!    arrival and key, a run for each arrival, so that pages lie as they do at the source.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::mpsc;
-use webbase_storage::{PageKey, PageStore, Record, Seen, Version};
+use webbase_storage::{PageId, PageKey, PageStore, Record, Seen, Version};
 
 use super::epochs::EPOCH;
 use super::generations::Generations;
@@ -101,6 +103,13 @@ struct Listed {
 struct Order {
     alone: RangeSet,
     shared: RangeSet,
+}
+
+/// Pages that are listed at once. Where ids say the ranges these are some ranges; else some ids of all ranges.
+#[derive(Clone, PartialEq, Eq)]
+struct Group {
+    ranges: Vec<u32>,
+    keys: RangeInclusive<PageKey>,
 }
 
 /// A pull under way.
@@ -189,7 +198,7 @@ impl Puller {
     }
 
     /// The ranges to go through, in groups of about [`GROUP_PAGES`]; without an idea of how many there are, few at a time.
-    fn groups(&self, pages: Option<u64>) -> Vec<Vec<u32>> {
+    fn groups(&self, pages: Option<u64>) -> Vec<Group> {
         let ranges: Vec<u32> = match &self.pull.mode {
             PullMode::Delta { .. } => self.pull.ranges.iter().collect(),
             PullMode::Exact { .. } => self.pull.fetch.iter().collect(),
@@ -198,21 +207,26 @@ impl Puller {
             Some(pages) => (pages / GROUP_PAGES + 1) as usize,
             None => 16,
         };
-        ranges.chunks(ranges.len().div_ceil(count).max(1)).map(<[u32]>::to_vec).collect()
+        if self.generations.map.is_uniform() {
+            return cuts(count).map(|keys| Group { ranges: ranges.clone(), keys }).collect();
+        }
+        let group = |some: &[u32]| Group { ranges: some.to_vec(), keys: pages::ALL_KEYS };
+        ranges.chunks(ranges.len().div_ceil(count).max(1)).map(group).collect()
     }
 
     fn check(&self) -> Result<(), Failed> {
         if self.cancelled.load(Ordering::Relaxed) { Err(Failed::Cancelled) } else { Ok(()) }
     }
 
-    /// What has to be fetched for some ranges, in order of keys, and what has to go.
-    async fn wanted(&self, group: &[u32]) -> Result<Listed, Failed> {
+    /// What has to be fetched for a group, in order of keys, and what has to go.
+    async fn wanted(&self, group: &Group) -> Result<Listed, Failed> {
         self.check()?;
         match &self.pull.mode {
             PullMode::Delta { sources, changes } => {
                 let sources = epochs(sources);
-                let asked = sources.iter().enumerate().map(|(at, s)| (at, *s, group.to_vec())).collect();
-                let lists = self.lists(asked).await?;
+                let asked =
+                    sources.iter().enumerate().map(|(at, s)| (at, *s, group.ranges.clone())).collect();
+                let lists = self.lists(asked, &group.keys).await?;
                 let mut wanted = newest(lists);
                 let removed: BTreeMap<PageKey, Version> =
                     changes.removals.iter().map(|r| (r.key, r.bound)).collect();
@@ -227,7 +241,7 @@ impl Puller {
             PullMode::Exact { sources } => {
                 // Each range from one source; neighbours from the same one where that can be.
                 let mut of: BTreeMap<usize, Vec<u32>> = BTreeMap::new();
-                for range in group {
+                for range in &group.ranges {
                     let has = |s: &crate::cycle::message::RangeSource| s.ranges.contains(*range);
                     let Some(at) = sources.iter().position(has) else {
                         let node = sources.first().map_or(NodeId(0), |s| s.node);
@@ -239,7 +253,7 @@ impl Puller {
                     sources.iter().map(|s| Source { node: s.node, generation: self.pull.target }).collect();
                 let asked =
                     of.into_iter().filter_map(|(at, ranges)| Some((at, *all.get(at)?, ranges))).collect();
-                let mut wanted = newest(self.lists(asked).await?);
+                let mut wanted = newest(self.lists(asked, &group.keys).await?);
                 let here = self.own(group).await?;
                 let order = self.order(group, &wanted, &here);
                 let theirs: BTreeMap<PageKey, Version> =
@@ -257,13 +271,17 @@ impl Puller {
     }
 
     /// What a copy does to the order of some ranges: what is added to pages that stay has to have arrived later.
-    fn order(&self, group: &[u32], theirs: &[Wanted], here: &BTreeMap<PageKey, Entry>) -> Order {
+    fn order(&self, group: &Group, theirs: &[Wanted], here: &BTreeMap<PageKey, Entry>) -> Order {
         let map = self.generations.map;
+        if map.is_uniform() {
+            // A range comes in several groups then, each in order of arrival.
+            return Order { alone: group.ranges.iter().copied().collect(), ..Order::default() };
+        }
         // Of each range the latest arrival among the pages that stay, and the first among those that come.
         let mut stays: BTreeMap<u32, u64> = BTreeMap::new();
         let mut comes: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
         for Wanted { entry, .. } in theirs {
-            let range = map.range_of(entry.key);
+            let range = map.range_of(entry.key, entry.version);
             match here.get(&entry.key).filter(|own| own.version == entry.version) {
                 Some(own) => {
                     _ = stays.entry(range).and_modify(|a| *a = own.arrival.max(*a)).or_insert(own.arrival)
@@ -275,7 +293,7 @@ impl Puller {
             }
         }
         let mut order = Order::default();
-        for range in group {
+        for range in &group.ranges {
             let (first, last) = comes.get(range).copied().unwrap_or((UNKNOWN - 1, 0));
             let in_order = match stays.get(range) {
                 Some(latest) => *latest < first,
@@ -288,30 +306,39 @@ impl Puller {
     }
 
     /// The store's own pages of some ranges, with their arrivals.
-    async fn own(&self, group: &[u32]) -> Result<BTreeMap<PageKey, Entry>, Failed> {
-        let (generations, group, runs) = (self.generations.clone(), group.to_vec(), self.runs.clone());
+    async fn own(&self, group: &Group) -> Result<BTreeMap<PageKey, Entry>, Failed> {
+        let (generations, runs) = (self.generations.clone(), self.runs.clone());
+        let (ranges, keys) = (group.ranges.iter().copied().collect::<RangeSet>(), group.keys.clone());
         let listed = tokio::task::spawn_blocking(move || {
             let snapshot = generations.store.snapshot();
             let map = generations.map;
-            let arrival = |l: &webbase_storage::Listed| runs.shared_arrival(map.range_of(l.key), l.ordinal);
-            pages::list(&*snapshot, map, PageKey::MIN, |range| group.contains(&range), arrival)
+            let arrival =
+                |l: &webbase_storage::Listed| runs.shared_arrival(map.range_of(l.key, l.version), l.ordinal);
+            pages::list(&*snapshot, map, &keys, |range| ranges.contains(range), arrival)
         });
         let listed = listed.await.map_err(|e| Failed::Disk(e.to_string()))??;
         Ok(listed.into_iter().map(|entry| (entry.key, entry)).collect())
     }
 
     /// Lists of sources, all at the same time.
-    async fn lists(&self, asked: Vec<(usize, Source, Vec<u32>)>) -> Result<Vec<(usize, Vec<Entry>)>, Failed> {
+    async fn lists(
+        &self,
+        asked: Vec<(usize, Source, Vec<u32>)>,
+        keys: &RangeInclusive<PageKey>,
+    ) -> Result<Vec<(usize, Vec<Entry>)>, Failed> {
         let mut listing = Vec::new();
         for (at, source, ranges) in asked {
-            let (peers, bits) = (self.peers.clone(), self.generations.map.bits());
+            let (peers, bits, keys) = (self.peers.clone(), self.generations.map.bits(), keys.clone());
             listing.push((
                 at,
                 source,
                 tokio::spawn(async move {
                     let Some(ranges) = WireRanges::of(bits, ranges) else { return Ok(Vec::new()) };
                     let client = peers.client(source.node).await?;
-                    client.list(source.generation, PageKey::MIN, ranges)?.all().await
+                    if keys == pages::ALL_KEYS {
+                        return client.list(source.generation, PageKey::MIN, ranges)?.all().await;
+                    }
+                    client.list_between(source.generation, &keys, ranges)?.all().await
                 }),
             ));
         }
@@ -401,10 +428,12 @@ impl Puller {
         let mut changes = Changes::default();
         match &self.pull.mode {
             PullMode::Delta { changes: all, .. } => {
-                let here = |key| ranges.contains(map.range_of(key));
+                let here = |key, version| ranges.contains(map.range_of(key, version));
                 tombstones.retain(all.forget_through, here);
-                changes.removals.extend(all.removals.iter().filter(|r| here(r.key)));
-                changes.seen.extend(all.seen.iter().filter(|s| here(s.key)));
+                changes.removals.extend(all.removals.iter().filter(|r| here(r.key, r.bound)));
+                // Where the key does not say the range, the page itself does, below.
+                let may_be = |key| map.range_of_key(key).is_none_or(|range| ranges.contains(range));
+                changes.seen.extend(all.seen.iter().filter(|s| may_be(s.key)));
                 changes.removals.iter().for_each(|removal| tombstones.add(removal, cycle));
             }
             PullMode::Exact { sources } => {
@@ -414,11 +443,11 @@ impl Puller {
                         async { self.peers.client(source.node).await?.tombstones(self.pull.target).await };
                     let theirs = theirs.await.map_err(|_| Failed::Source(source.node))?;
                     let theirs = Tombstones::decode(&theirs).map_err(|_| Failed::Source(source.node))?;
-                    fetched.take(&theirs, |key| source.ranges.contains(map.range_of(key)));
+                    fetched.take(&theirs, |key, v| source.ranges.contains(map.range_of(key, v)));
                 }
                 let kept = ranges.minus(&self.pull.fetch);
-                tombstones.retain(0, |key| kept.contains(map.range_of(key)));
-                tombstones.take(&fetched, |key| self.pull.fetch.contains(map.range_of(key)));
+                tombstones.retain(0, |key, v| kept.contains(map.range_of(key, v)));
+                tombstones.take(&fetched, |key, v| self.pull.fetch.contains(map.range_of(key, v)));
             }
         }
         let generations = self.generations.clone();
@@ -437,14 +466,20 @@ impl Puller {
                 );
             }
             if !outside.is_empty() {
-                let left = pages::list(
-                    &*snapshot,
-                    generations.map,
-                    PageKey::MIN,
-                    |r| outside.contains(r),
-                    |_| UNKNOWN,
-                )?;
+                let inside = |r| outside.contains(r);
+                let left = pages::list(&*snapshot, generations.map, &pages::ALL_KEYS, inside, |_| UNKNOWN)?;
                 gone.extend(left.iter().map(|entry| entry.key));
+            }
+            if map.is_uniform() {
+                let mut here = Vec::with_capacity(changes.seen.len());
+                for seen in changes.seen {
+                    let listed = snapshot.list(seen.key.id..=seen.key.id, seen.key, 1)?;
+                    let page = listed.first().filter(|l| l.key == seen.key);
+                    if page.is_some_and(|l| ranges.contains(map.range_of(l.key, l.version))) {
+                        here.push(seen);
+                    }
+                }
+                changes.seen = here;
             }
             store.delete(&gone)?;
             let seen = |s: &crate::cycle::message::SeenAgain| Seen {
@@ -458,6 +493,16 @@ impl Puller {
         tokio::task::spawn_blocking(work).await.map_err(|e| Failed::Disk(e.to_string()))??;
         Ok(tombstones)
     }
+}
+
+/// The key space in so many equal parts.
+fn cuts(count: usize) -> impl Iterator<Item = RangeInclusive<PageKey>> {
+    let count = count.max(1) as u128;
+    let first = move |part: u128| (part << 64) / count;
+    (0..count).map(move |part| {
+        let last = (first(part + 1) - 1) as u64;
+        PageKey { id: PageId(first(part) as u64), tie: 0 }..=PageKey { id: PageId(last), tie: u64::MAX }
+    })
 }
 
 /// Each sealed epoch is a source of its own.
@@ -526,4 +571,22 @@ fn apply(store: &dyn PageStore, mut steps: mpsc::Receiver<Step>) -> Result<Vec<R
         }
     }
     Ok(runs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cuts_leave_nothing_out_and_nothing_twice() {
+        for count in [0, 1, 2, 3, 16, 51] {
+            let cuts: Vec<_> = cuts(count).collect();
+            assert_eq!(cuts.len(), count.max(1));
+            assert_eq!(cuts.first().map(|keys| *keys.start()), Some(*pages::ALL_KEYS.start()));
+            assert_eq!(cuts.last().map(|keys| *keys.end()), Some(*pages::ALL_KEYS.end()));
+            for two in cuts.windows(2) {
+                assert_eq!(two[0].end().next(), Some(*two[1].start()));
+            }
+        }
+    }
 }

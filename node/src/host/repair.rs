@@ -273,24 +273,41 @@ impl Repairs {
         records
     }
 
+    /// The ranges that pages with these ids are in, as they are asked for. Where ids do not say that they are all that are
+    /// here, one by one: another node has some of them.
+    fn nearby(&self, generation: u64, first: PageId, last: PageId) -> Vec<WireRanges> {
+        let of = |ranges: Vec<u32>| WireRanges::of(self.map.bits(), ranges);
+        let range_of = |id| self.map.range_of_key(PageKey { id, tie: 0 });
+        match (range_of(first), range_of(last)) {
+            (Some(first), Some(last)) => of((first..=last).collect()).into_iter().collect(),
+            _ if generation & EPOCH != 0 => vec![WireRanges::all()],
+            _ => {
+                let served = self.read.as_ref().and_then(|read| read.get(generation).ok());
+                let ranges = served.map(|served| served.ranges).unwrap_or_default();
+                ranges.iter().filter_map(|range| of(vec![range])).collect()
+            }
+        }
+    }
+
     /// Finds out which pages damage hides: those nearby that another node has and this one cannot read. They are healed
     /// together, so that they can be told apart.
     async fn unhide(&self, generation: u64, path: PathBuf, offset: u64, peers: &Peers) {
         let Some(state) = self.state(generation) else { return };
         let (store, snapshot, _) = &state;
         let Some((first, last)) = store.ids_at(&path, offset) else { return };
-        let ranges = self.map.range_of(PageKey { id: first, tie: 0 })
-            ..=self.map.range_of(PageKey { id: last, tie: 0 });
-        let Some(ranges) = WireRanges::of(self.map.bits(), ranges) else { return };
+        let nearby = self.nearby(generation, first, last);
         for node in peers.all().into_iter().filter(|node| *node != self.me) {
             let Ok(client) = peers.client(node).await else { continue };
             for theirs in names(&client, generation).await {
-                let mut keys = keys_between(&client, theirs, (first, last), &ranges).await;
-                if keys.is_none() {
-                    // Something is damaged there, too; what is whole comes in a stream.
-                    keys = streamed_between(&client, theirs, (first, last), &ranges).await;
+                let mut keys = Vec::new();
+                for ranges in &nearby {
+                    let mut some = keys_between(&client, theirs, (first, last), ranges).await;
+                    if some.is_none() {
+                        // Something is damaged there, too; what is whole comes in a stream.
+                        some = streamed_between(&client, theirs, (first, last), ranges).await;
+                    }
+                    keys.extend(some.unwrap_or_default());
                 }
-                let Some(keys) = keys else { continue };
                 let here = snapshot.clone();
                 let work = tokio::task::spawn_blocking(move || {
                     let damaged = |key: &PageKey| {
@@ -351,12 +368,10 @@ async fn keys_between(
     ranges: &WireRanges,
 ) -> Option<Vec<PageKey>> {
     let mut keys = Vec::new();
-    let mut list = client.keys(generation, PageKey { id: first, tie: 0 }, ranges.clone()).ok()?;
-    while let Some(key) = list.next().await.ok()? {
-        if key.id > last {
-            break;
-        }
-        keys.push(key);
+    let between = PageKey { id: first, tie: 0 }..=PageKey { id: last, tie: u64::MAX };
+    let mut list = client.list_between(generation, &between, ranges.clone()).ok()?;
+    while let Some(entry) = list.next().await.ok()? {
+        keys.push(entry.key);
     }
     Some(keys)
 }

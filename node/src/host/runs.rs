@@ -143,7 +143,7 @@ impl Placed {
 
 impl Places for Placed {
     fn arrival(&self, ordinal: u64, key: PageKey) -> Option<u64> {
-        Some(self.runs.shared_arrival(self.map.range_of(key), Some(ordinal)))
+        Some(self.runs.shared_arrival(self.map.range_of_key(key)?, Some(ordinal)))
             .filter(|arrival| *arrival != UNKNOWN)
     }
 

@@ -102,13 +102,14 @@ impl Tombstones {
     }
 
     /// Forgets those of cycles up to this one, and those that `keep` does not want.
-    pub(super) fn retain(&mut self, forget_through: u64, keep: impl Fn(PageKey) -> bool) {
-        self.all.retain(|key, (_, cycle)| *cycle > forget_through && keep(*key));
+    pub(super) fn retain(&mut self, forget_through: u64, keep: impl Fn(PageKey, Version) -> bool) {
+        self.all.retain(|key, (bound, cycle)| *cycle > forget_through && keep(*key, *bound));
     }
 
     /// Takes those that `want` wants from another node's.
-    pub(super) fn take(&mut self, other: &Tombstones, want: impl Fn(PageKey) -> bool) {
-        self.all.extend(other.all.iter().filter(|(key, _)| want(**key)).map(|(k, v)| (*k, *v)));
+    pub(super) fn take(&mut self, other: &Tombstones, want: impl Fn(PageKey, Version) -> bool) {
+        let wanted = other.all.iter().filter(|(key, (bound, _))| want(**key, *bound));
+        self.all.extend(wanted.map(|(k, v)| (*k, *v)));
     }
 }
 
@@ -130,7 +131,7 @@ mod tests {
         assert_eq!(Tombstones::read(dir.path(), 4).unwrap(), Tombstones::default());
         assert!(tombstones.bar(key(1), version(10)) && !tombstones.bar(key(1), version(11)));
         assert!(!tombstones.bar(key(3), version(1)));
-        tombstones.retain(4, |_| true);
+        tombstones.retain(4, |_, _| true);
         assert!(!tombstones.bar(key(1), version(10)) && tombstones.bar(key(2), version(9)));
         let mut bytes = tombstones.encode();
         bytes[9] ^= 1;

@@ -1,5 +1,6 @@
 //! What a server serves: the pages behind the requests, whoever keeps them.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use webbase_storage::{
@@ -113,11 +114,37 @@ pub trait Pages: Send + Sync + 'static {
         false
     }
 
+    /// The range of a page, of as many as a request is about; `None` where only the version says it, and that is unknown.
+    fn range_of(&self, ranges: &RangeSet, key: PageKey, version: Option<Version>) -> Option<u32> {
+        let _ = version;
+        Some(ranges.range_of(key.id))
+    }
+
+    /// The first key that can be in a range.
+    fn first_key(&self, ranges: &RangeSet, range: u32) -> PageKey {
+        PageKey { id: ranges.first_id(range), tie: 0 }
+    }
+
     /// Key, version and size of the pages of some ranges from a key on, in order.
     ///
     /// # Errors
     /// When they cannot be read.
     fn list(&self, generation: u64, from: PageKey, ranges: &RangeSet) -> Answer<Vec<Entry>>;
+
+    /// Key, version and size of the pages of some ranges between two keys, in order.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    fn list_between(
+        &self,
+        generation: u64,
+        keys: RangeInclusive<PageKey>,
+        ranges: &RangeSet,
+    ) -> Answer<Vec<Entry>> {
+        let mut entries = self.list(generation, *keys.start(), ranges)?;
+        entries.retain(|entry| keys.contains(&entry.key));
+        Ok(entries)
+    }
 
     /// The keys of the pages of some ranges from a key on, in order.
     ///

@@ -235,6 +235,12 @@ async fn serve(
             let all: Vec<DueEntry> = due.iter().map(|(due, version)| DueEntry::new(due, *version)).collect();
             finish(call, &all).await
         }
+        Request::ListBetween { generation, from, through, ranges } => {
+            check_ranges(&ranges)?;
+            let work = move || p.list_between(generation, from.into()..=through.into(), &ranges);
+            let entries = inner.workers.run(Lane::Long, work).done().await??;
+            send_rows(call, &entries, ENTRY_BYTES, |entry, out| entry.write(out)).await
+        }
         Request::Ping | Request::Control { .. } => {
             call.end();
             Ok(())

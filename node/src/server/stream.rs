@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use webbase_storage::{Cursor, PageKey, PageStream, StreamSpec};
+use webbase_storage::{Cursor, PageKey, PageStream, StreamSpec, Version};
 
 use super::Inner;
 use super::pages::{Pages, Places};
@@ -40,7 +40,7 @@ pub(super) async fn serve(
     after: Option<After>,
 ) -> Result<(), Stop> {
     let (_counted, _) = Counted::new(inner, |inner| &inner.counters.streams);
-    let wanted = Arc::new(Wanted { places: pages.places(generation), ranges, after });
+    let wanted = Arc::new(Wanted { pages: pages.clone(), places: pages.places(generation), ranges, after });
     let (p, w) = (pages.clone(), wanted.clone());
     let open = move || {
         spec.from = w.start(spec.from)?;
@@ -77,6 +77,7 @@ pub(super) async fn serve(
 
 /// Which pages go into a stream, and what is told of their places.
 struct Wanted {
+    pages: Arc<dyn Pages>,
     places: Option<Arc<dyn Places>>,
     ranges: RangeSet,
     after: Option<After>,
@@ -88,12 +89,11 @@ impl Wanted {
         match (&self.after, &self.places) {
             (None, _) => Ok(from),
             (Some(after), _) if after.by == By::Key => {
-                // Ranges are in key order, too: the first that has not ended is where to begin.
                 let behind = |range| match after.of(range) {
                     Some((_, key)) => key.next(),
-                    None => Some(PageKey { id: self.ranges.first_id(range), tie: 0 }),
+                    None => Some(self.pages.first_key(&self.ranges, range)),
                 };
-                Ok(self.ranges.numbers().find_map(behind).map_or(Cursor::End, Cursor::Key))
+                Ok(self.ranges.numbers().filter_map(behind).min().map_or(Cursor::End, Cursor::Key))
             }
             (Some(after), places) => {
                 let start = places.as_ref().and_then(|places| places.start(&self.ranges, after));
@@ -104,12 +104,13 @@ impl Wanted {
     }
 
     /// The arrival of a page, and whether it is wanted.
-    fn look_at(&self, ordinal: Option<u64>, key: PageKey) -> (u64, bool) {
+    fn look_at(&self, ordinal: Option<u64>, key: PageKey, version: Option<Version>) -> (u64, bool) {
         let places = self.places.as_ref().zip(ordinal);
         let arrival = places.and_then(|(places, ordinal)| places.arrival(ordinal, key)).unwrap_or(UNKNOWN);
-        let range = self.ranges.range_of(key.id);
+        // Who cannot tell the range of what is lost names it: the client finds out.
+        let Some(range) = self.pages.range_of(&self.ranges, key, version) else { return (UNKNOWN, true) };
         let behind = self.after.as_ref().is_none_or(|after| after.is_wanted(range, arrival, key));
-        (arrival, behind && self.ranges.contains(key.id))
+        (arrival, behind && self.ranges.has(range))
     }
 }
 
@@ -127,14 +128,14 @@ fn read_chunk(mut source: Box<dyn PageStream>, wanted: &Wanted) -> Chunk {
             Some(Err(e)) => {
                 let key = source.lost();
                 let (arrival, is_wanted) =
-                    key.map_or((UNKNOWN, true), |key| wanted.look_at(source.ordinal(), key));
+                    key.map_or((UNKNOWN, true), |key| wanted.look_at(source.ordinal(), key, None));
                 if is_wanted {
                     damaged.push(Lost { key: key.map(Into::into), arrival, fault: Fault::from(e) });
                 }
             }
             Some(Ok(record)) => {
                 let seen = record.get();
-                let (arrival, is_wanted) = wanted.look_at(source.ordinal(), seen.key());
+                let (arrival, is_wanted) = wanted.look_at(source.ordinal(), seen.key(), Some(seen.version()));
                 if !is_wanted {
                     continue;
                 }

@@ -218,6 +218,17 @@ pub enum Request {
         /// What is not wanted any more.
         after: After,
     },
+    /// As `List`, but only up to a key.
+    ListBetween {
+        /// The generation to read.
+        generation: u64,
+        /// The first key wanted.
+        from: Key,
+        /// The last key wanted.
+        through: Key,
+        /// Which pages.
+        ranges: RangeSet,
+    },
 }
 
 /// Places in one request, at most.
@@ -629,6 +640,7 @@ mod tests {
                 ranges: ranges.clone(),
             },
             Request::List { generation: 3, from: key, ranges: ranges.clone() },
+            Request::ListBetween { generation: 3, from: key, through: key, ranges: ranges.clone() },
             Request::Keys { generation: 3, from: key, ranges: ranges.clone() },
             Request::StreamAfter {
                 generation: 3,

@@ -1,4 +1,5 @@
-//! Which ranges of the id space a request is about: 2^k equal ranges on the high bits of the page id.
+//! Which ranges a request is about, of 2^k: equal cuts of the id space on the high bits of the page id, or, on a node
+//! of a repository with the distribution `uniform`, those that pages were assigned.
 
 use serde::{Deserialize, Serialize};
 use webbase_storage::PageId;
@@ -51,7 +52,18 @@ impl RangeSet {
         self.members.is_empty()
     }
 
-    /// The range that a page is in.
+    /// There are 2^bits ranges.
+    pub fn bits(&self) -> u8 {
+        self.bits
+    }
+
+    /// Whether this number is in, whatever decides which pages have it.
+    pub fn has(&self, number: u32) -> bool {
+        self.is_all()
+            || self.members.get(number as usize / 64).is_some_and(|word| word >> (number % 64) & 1 == 1)
+    }
+
+    /// The range that a page is in, where its id says it.
     pub fn range_of(&self, id: PageId) -> u32 {
         id.0.checked_shr(64 - u32::from(self.bits)).unwrap_or(0) as u32
     }
@@ -66,11 +78,9 @@ impl RangeSet {
         PageId(u64::from(range).checked_shl(64 - u32::from(self.bits)).unwrap_or(0))
     }
 
-    /// Whether a page is wanted.
+    /// Whether a page is wanted, where its id says its range.
     pub fn contains(&self, id: PageId) -> bool {
-        let range = self.range_of(id);
-        self.is_all()
-            || self.members.get(range as usize / 64).is_some_and(|word| word >> (range % 64) & 1 == 1)
+        self.has(self.range_of(id))
     }
 }
 

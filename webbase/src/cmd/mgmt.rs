@@ -2,9 +2,10 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
-use webbase_mgmt_server::{ManagementServer, ServerOptions, Update};
+use webbase_mgmt_server::{Distribution, ManagementServer, ServerOptions, Update};
 
 use super::{ready, set, told_to_stop};
 use crate::keys::Keys;
@@ -28,6 +29,10 @@ pub(crate) struct Mgmt {
     /// The pages are cut into 2^B ranges, which are given to nodes. Counts when the repository is made.
     #[arg(long, value_name = "B", default_value_t = 10, value_parser = clap::value_parser!(u8).range(0..=16))]
     range_bits: u8,
+    /// How pages come to nodes: "hash", by their ids, which every client can compute; or "uniform", to any node that has room and
+    /// little to do, which this server notes in an index. Counts when the repository is made.
+    #[arg(long, value_name = "hash|uniform", default_value = "hash", value_parser = distribution)]
+    distribution: Distribution,
     /// How pages get to readers: by cycles (batch), or at once (incremental; all nodes have the role both). Counts when the
     /// repository is made.
     #[arg(long, value_name = "batch|incremental", default_value_t = Update::Batch)]
@@ -59,6 +64,16 @@ struct Times {
     fold_bytes: Option<u64>,
     #[arg(long, hide = true)]
     fold_ms: Option<u64>,
+    #[arg(long, hide = true)]
+    add_limit_ms: Option<u64>,
+}
+
+fn distribution(text: &str) -> Result<Distribution, String> {
+    match text {
+        "hash" => Ok(Distribution::Hash),
+        "uniform" => Ok(Distribution::Uniform),
+        _ => Err("it is hash or uniform".into()),
+    }
 }
 
 impl Mgmt {
@@ -67,7 +82,10 @@ impl Mgmt {
         options.replicas = self.replicas;
         options.range_bits = self.range_bits;
         options.update = self.update;
+        options.distribution = self.distribution;
         self.keys.server(&mut options.wire)?;
+        self.keys.client(&mut options.client)?;
+        set(&mut options.add_limit, self.times.add_limit_ms.map(Duration::from_millis));
         let settings = &mut options.settings;
         set(&mut settings.down_after_ms, self.times.down_after_ms);
         set(&mut settings.resend_ms, self.times.resend_ms);

@@ -67,6 +67,13 @@ fn as_json(standing: &Standing) -> Value {
         "indexes": standing.indexes.iter().map(|index| {
             json!({"name": index.name, "generation": index.generation, "place": index.place})
         }).collect::<Vec<_>>(),
+        "distribution": if standing.page_index.is_some() { "uniform" } else { "hash" },
+        "page_index": standing.page_index.map(|index| json!({
+            "complete": index.complete,
+            "pages": index.pages,
+            "disk_bytes": index.disk_bytes,
+            "memory_bytes": index.memory_bytes,
+        })),
         "nodes": nodes,
     })
 }
@@ -131,6 +138,15 @@ fn as_text(standing: &Standing) -> String {
     );
     if let Some(outcome) = &standing.outcome {
         let _ = writeln!(out, "{outcome}"); // writing to a string does not fail
+    }
+    if let Some(index) = &standing.page_index {
+        let state = if index.complete { "is complete" } else { "is being made anew from the nodes' lists" };
+        // Writing to a string does not fail.
+        let _ = writeln!(
+            out,
+            "pages are distributed uniformly; the index {state}: {} pages, {} bytes on disk, {} in memory",
+            index.pages, index.disk_bytes, index.memory_bytes
+        );
     }
     let mut row = |cells: [&str; 8]| {
         let [node, address, role, state, generation, epoch, pages, bytes] = cells;

@@ -13,5 +13,6 @@ mod fleet;
 mod live;
 mod protected;
 mod truth;
+mod uniform;
 mod watch;
 mod works;
