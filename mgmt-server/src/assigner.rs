@@ -134,20 +134,24 @@ impl Assigner {
 
     /// The ranges of pages, if all can be told.
     async fn find(&self, keys: Vec<PageKey>) -> Looked<Vec<Option<u16>>> {
-        // Asked before: what is not found in an index that was complete does not exist.
-        let complete = self.index.is_complete();
+        // What is not found does not exist, if the index was complete before and was not begun anew meanwhile.
+        let (complete, life) = (self.index.is_complete(), self.index.life());
         let ranges = self.look(move |index| index.find(&keys)).await?;
-        match complete || ranges.iter().all(Option::is_some) {
+        match (complete && self.is_same(life)) || ranges.iter().all(Option::is_some) {
             true => Ok(ranges),
             false => Err(incomplete()),
         }
     }
 
+    /// Whether the index was not begun anew since, which leaves it incomplete at first.
+    fn is_same(&self, life: u64) -> bool {
+        self.index.is_complete() && self.index.life() == life
+    }
+
     async fn find_id(&self, id: PageId) -> Told {
-        if !self.index.is_complete() {
-            return incomplete();
-        }
+        let (complete, life) = (self.index.is_complete(), self.index.life());
         match self.look(move |index| index.find_id(id)).await {
+            Ok(_) if !(complete && self.is_same(life)) => incomplete(),
             Ok(pages) => Told::Pages(pages.into_iter().map(|(key, range)| (key.into(), range)).collect()),
             Err(told) => told,
         }

@@ -178,9 +178,11 @@ impl State {
     }
 
     /// Tombstones of cycles up to this one have nothing left to stop: every update node has passed a cycle so much later
-    /// that it has taken only adds stamped after them since.
+    /// that it has taken only adds stamped after them since. With incremental update readers see epochs until they are
+    /// dropped, so what is in epochs that are not confirmed has to be stopped as long.
     pub fn forget_through(&self) -> u64 {
         let passed = self.nodes.values().filter_map(|n| n.update.as_ref()).map(|u| u.passed_cycle).min();
-        passed.unwrap_or(0).saturating_sub(2)
+        let shown = self.commits.iter().find(|c| self.live.is_some() && !c.confirmed).map(|c| c.ticket.cycle);
+        passed.unwrap_or(0).min(shown.unwrap_or(u64::MAX)).saturating_sub(2)
     }
 }

@@ -299,3 +299,40 @@ fn find(folder: &Path, needle: &[u8]) -> (PathBuf, usize) {
     };
     files.filter_map(place).next().expect("the needle is in some file")
 }
+
+/// A whole block at the beginning of a leaf, header and first records: what was there is not "not found".
+#[test]
+fn the_lost_beginning_of_a_leaf_hides_no_page() {
+    for organization in [Organization::Hash, Organization::HashedLog] {
+        let folder = tempfile::tempdir().unwrap();
+        let disk: Arc<dyn Disk> = Arc::new(OsDisk::new());
+        let options = Options { compression: Compression::None, cache_bytes: 0, ..Options::default() };
+        let dir = folder.path().join("store");
+        create_on(&disk, &dir, organization, strong(), &options).unwrap();
+        let store = open_on(&disk, &dir, &options).unwrap();
+        let pages: Vec<OwnedPage> = (0..40).map(|n| OwnedPage::new(n, n, "x".repeat(900))).collect();
+        store.add(&pages.iter().map(OwnedPage::page).collect::<Vec<_>>()).unwrap();
+        store.commit().unwrap();
+        store.keep_generation(1).unwrap(); // everything is in leaves
+        let keys = store.keys().unwrap();
+        assert_eq!(keys.len(), 40);
+        store.close().unwrap();
+        drop(store);
+        let slots = dir.join("slots");
+        let content = std::fs::read(&slots).unwrap();
+        let leaf = (0..content.len()).step_by(4096).find(|at| content[*at..].starts_with(b"WBLF")).unwrap();
+        let file = std::fs::OpenOptions::new().write(true).open(&slots).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, &[0; 4096], leaf as u64).unwrap();
+        let store = open_on(&disk, &dir, &options).unwrap();
+        let mut lost = 0;
+        for key in keys {
+            match store.lookup(key, Trust::Verify) {
+                Ok(found) => assert!(found.is_some(), "{organization}: {key:?} is said not to be there"),
+                Err(StorageError::Corrupt { .. }) => lost += 1,
+                Err(e) => panic!("{organization}: {e}"),
+            }
+        }
+        assert!((1..40).contains(&lost), "{organization}: {lost} lost");
+        assert!(!store.verify().unwrap().damage.is_empty());
+    }
+}

@@ -40,6 +40,8 @@ pub(super) async fn serve(
     after: Option<After>,
 ) -> Result<(), Stop> {
     let (_counted, _) = Counted::new(inner, |inner| &inner.counters.streams);
+    // Before and afterwards: a node may come by ranges, and lose them, while the stream is opened.
+    pages.check_ranges(generation, &ranges)?;
     let wanted = Arc::new(Wanted { pages: pages.clone(), places: pages.places(generation), ranges, after });
     let (p, w) = (pages.clone(), wanted.clone());
     let open = move || {
@@ -53,7 +55,6 @@ pub(super) async fn serve(
         }
     };
     let source = inner.workers.run(Lane::Short, open).done().await??;
-    // Afterwards: what is not there now may have gone while it was opened.
     pages.check_ranges(generation, &wanted.ranges)?;
     let read = |source| {
         let wanted = wanted.clone();

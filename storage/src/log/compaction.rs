@@ -74,11 +74,11 @@ pub(super) fn compact(store: &LogStore, budget_bytes: u64) -> Result<Compacted> 
     }
 }
 
-/// Rewrites one segment without its damaged records.
-pub(super) fn rewrite(store: &LogStore, number: u64) -> Result<()> {
+/// Rewrites one segment, without its damaged records or with them.
+pub(super) fn rewrite(store: &LogStore, number: u64, leave_out_damaged: bool) -> Result<()> {
     let mut slot = store.compaction.lock();
     *slot = None; // a half-written copy may hold the same damage
-    let mut work = Compaction::start(store, vec![number], true)?;
+    let mut work = Compaction::start(store, vec![number], leave_out_damaged)?;
     let mut done = Compacted::default();
     while !work.step(store, u64::MAX, &mut done)? {}
     work.finish(store, &mut done)

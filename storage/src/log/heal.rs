@@ -6,6 +6,8 @@
 //!    whole records does not change under it.
 //! 2. A write that is torn leaves what was there before: damage.
 //! 3. The segment that still grows is ended first: its appender writes past the page cache.
+//! 4. A compaction under way is given up: it may have copied what was damaged.
+//! 5. Mending leaves out no page that somebody needs, also if it is damaged while that goes on.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -58,6 +60,7 @@ fn is_damaged(segment: &Segment, position: usize) -> Result<bool> {
 
 /// Gives damaged records their bytes back; returns how many there were.
 pub(super) fn heal(store: &LogStore, records: &[Record]) -> Result<u64> {
+    let mut compaction = store.compaction.lock();
     let mut healed = Healed::default();
     for record in records {
         // A record handed over without its checksum verified heals nothing.
@@ -69,6 +72,7 @@ pub(super) fn heal(store: &LogStore, records: &[Record]) -> Result<u64> {
             }
             end_if_growing(store, &part)?;
             if let Some(place) = part.segment.place(position) {
+                *compaction = None;
                 healed.write(&part.segment, place.start, record.bytes())?;
             }
         }
@@ -99,7 +103,8 @@ fn places(view: &View, row: &Row, len: u64) -> Result<Vec<(Part, usize)>> {
 /// Ends the segment that grows, if this is it.
 fn end_if_growing(store: &LogStore, part: &Part) -> Result<()> {
     let mut writer = store.writer.lock();
-    if writer.open.number != part.segment.number {
+    // Nothing is appended any more to a store that was closed.
+    if writer.open.number != part.segment.number || writer.poisoned.is_some() {
         return Ok(());
     }
     store.check_writable(&writer)?;
@@ -145,6 +150,7 @@ pub(super) fn mend(store: &LogStore) -> Result<Verified> {
         match mark_of(&part.segment.stored_row(position)?) {
             Some(mark) => {
                 end_if_growing(store, part)?;
+                *store.compaction.lock() = None;
                 healed.write(&part.segment, damage.offset, &mark)?;
             }
             None => pages |= !view.garbage(part).0.get(position),
@@ -152,7 +158,7 @@ pub(super) fn mend(store: &LogStore) -> Result<Verified> {
     }
     healed.finish(store)?;
     if !pages && !report.damage.is_empty() {
-        verify::repair(store)?;
+        verify::repair(store, false)?;
     }
     verify::verify(store)
 }

@@ -491,7 +491,7 @@ impl PageStore for LogStore {
     }
 
     fn repair(&self) -> Result<Verified> {
-        verify::repair(self)
+        verify::repair(self, true)
     }
 
     fn heal(&self, _generation: Option<u64>, records: &[Record]) -> Result<u64> {

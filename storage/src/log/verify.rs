@@ -140,9 +140,10 @@ fn note(report: &mut Verified, result: Result<()>) -> Result<()> {
     }
 }
 
-/// Rewrites each damaged segment without what is damaged. Damage outside segments was mended by opening the store, but for
+/// Rewrites each damaged segment without what is damaged, or, to leave out nothing that may be healed, with damaged pages as
+/// they are. Damage outside segments was mended by opening the store, but for
 /// dictionaries that are lost: what needs them stays.
-pub(super) fn repair(store: &LogStore) -> Result<Verified> {
+pub(super) fn repair(store: &LogStore, leave_out: bool) -> Result<Verified> {
     let (report, needed) = check(store)?;
     let damaged: BTreeSet<_> = report.damage.iter().map(|d| d.path.clone()).collect();
     let open = store.view.load().parts.last().map(|p| p.segment.path().to_path_buf());
@@ -154,7 +155,7 @@ pub(super) fn repair(store: &LogStore) -> Result<Verified> {
     let view = store.view.load_full();
     for part in &view.parts {
         if damaged.contains(part.segment.path()) {
-            compaction::rewrite(store, part.segment.number)?;
+            compaction::rewrite(store, part.segment.number, leave_out)?;
         }
     }
     // The small files are written anew, whether they were damaged or not. Deadlines that are lost are taken from what the

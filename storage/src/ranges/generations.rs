@@ -250,18 +250,19 @@ fn restore(sweep: &mut Sweep<'_>, view: &View, target: &Kept) -> Result<BTreeSet
     Ok(named_again)
 }
 
-/// Makes the generations' files anew, and gives up the generations whose leaves are damaged.
-pub(super) fn mend(store: &RangeStore, writer: &mut Writer) -> Result<()> {
+/// Makes the generations' files anew, and gives up the generations whose leaves are damaged, if they are to be given up.
+pub(super) fn mend(store: &RangeStore, writer: &mut Writer, give_up: bool) -> Result<()> {
     let kept = store.kept.lock().clone();
     let mut good = Vec::new();
     for generation in &kept {
         let view = View::new(generation.directory.clone(), Arc::default(), 0);
         let mut leaves = view.directory.iter().filter(|e| e.extent.slots > 0);
-        let whole = leaves.try_fold(true, |whole, entry| {
-            Ok::<_, StorageError>(
-                whole && upkeep::verify_leaf(store, &view, entry, &mut |_| {})?.1.is_empty(),
-            )
-        })?;
+        let whole = !give_up
+            || leaves.try_fold(true, |whole, entry| {
+                Ok::<_, StorageError>(
+                    whole && upkeep::verify_leaf(store, &view, entry, &mut |_| {})?.1.is_empty(),
+                )
+            })?;
         if whole {
             let frame = directory::encode_whole(&generation.commit, &generation.directory);
             disk::replace_file(&*store.disk, &path(&store.dir, generation.number), &frame)?;

@@ -278,11 +278,14 @@ pub(super) fn ids_at(store: &RangeStore, path: &Path, offset: u64) -> Option<(Pa
 pub(super) fn mend(store: &RangeStore) -> Result<Verified> {
     mend_headers(store)?;
     let report = upkeep::verify(store)?;
-    let small = |path: &Path| path != store.slots.path() && path != store.dir;
+    // What a sweep has set aside is the last trace of its pages.
+    let is_set_aside =
+        |path: &Path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("damaged-"));
+    let small = |path: &Path| path != store.slots.path() && path != store.dir && !is_set_aside(path);
     if report.damage.is_empty() || !report.damage.iter().all(|damage| small(&damage.path)) {
         return Ok(report);
     }
-    upkeep::repair(store)?;
+    upkeep::repair(store, false)?;
     upkeep::verify(store)
 }
 

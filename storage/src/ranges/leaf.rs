@@ -28,6 +28,7 @@ use crate::record::{Kind, RecordRef, crc64, record_len};
 
 pub(super) const MAGIC: [u8; 4] = *b"WBLF";
 pub(crate) const HEADER_BYTES: usize = 48;
+const COUNT_OFFSET: usize = 32;
 
 /// What a leaf's header says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -168,6 +169,9 @@ pub(super) fn places(bytes: &[u8]) -> (Vec<(usize, usize)>, Vec<LeafDamage>) {
         Err(what) => {
             damage.push(LeafDamage::new(0, what, None));
             at = next_record(bytes, at);
+            if !is_first(bytes, at) {
+                damage.push(LeafDamage::new(HEADER_BYTES, "no record where the first may have been", None));
+            }
         }
     }
     while at < bytes.len() {
@@ -184,6 +188,15 @@ pub(super) fn places(bytes: &[u8]) -> (Vec<(usize, usize)>, Vec<LeafDamage>) {
         }
     }
     (places, damage)
+}
+
+/// Whether what is left of a damaged header, its count or its first offset, says that the first record is here.
+fn is_first(bytes: &[u8], at: usize) -> bool {
+    let word = |from: usize| {
+        let word = bytes.get(from..from + 4).and_then(|w| w.try_into().ok());
+        word.map_or(0, |w| u32::from_le_bytes(w) as usize)
+    };
+    word(HEADER_BYTES) == at || HEADER_BYTES + word(COUNT_OFFSET) * 4 == at
 }
 
 /// The next place where a record seems to start.

@@ -441,7 +441,7 @@ impl PageStore for RangeStore {
     }
 
     fn repair(&self) -> Result<Verified> {
-        upkeep::repair(self)
+        upkeep::repair(self, true)
     }
 
     fn heal(&self, generation: Option<u64>, records: &[Record]) -> Result<u64> {

@@ -230,15 +230,15 @@ pub(super) fn verify_leaf(
 }
 
 /// Writes each damaged leaf anew with its good records; what needs a lost dictionary stays. A kept generation with a damaged leaf is not kept any more: it is
-/// not what it was.
-pub(super) fn repair(store: &RangeStore) -> Result<Verified> {
+/// not what it was. Without `leave_out` leaves are not touched, and only small files are written anew.
+pub(super) fn repair(store: &RangeStore, leave_out: bool) -> Result<Verified> {
     let (report, needed) = check(store)?;
     let mut writer = store.writer.lock();
     store.check_writable(&writer)?;
     let view = store.view.load_full();
     let mut sweep = Sweep::new(store, writer.commit.next_leaf);
     for entry in view.directory.iter().filter(|e| e.extent.slots > 0) {
-        if verify_leaf(store, &view, entry, &mut |_| {})?.1.is_empty() {
+        if !leave_out || verify_leaf(store, &view, entry, &mut |_| {})?.1.is_empty() {
             continue;
         }
         let last_id = view.directory.find(entry.first_id).map_or(u64::MAX, |(_, last)| last);
@@ -252,8 +252,8 @@ pub(super) fn repair(store: &RangeStore) -> Result<Verified> {
     }
     sweep.flush()?;
     sweep.commit(&mut writer, &view)?;
-    generations::mend(store, &mut writer)?;
-    for name in open::set_aside(&*store.disk, &store.dir)? {
+    generations::mend(store, &mut writer, leave_out)?;
+    for name in open::set_aside(&*store.disk, &store.dir)?.into_iter().filter(|_| leave_out) {
         let path = store.dir.join(name);
         store.disk.remove(&path).map_err(|e| StorageError::io("remove", &path, e))?;
     }

@@ -62,14 +62,26 @@ async fn repaired(fleet: &Fleet, cluster: &Cluster, name: &str, at_least: u64) {
     };
     until(cluster, &format!("{name} has repaired {at_least} pages"), done).await;
     let client = Client::connect(address, ClientSettings::default()).await.unwrap();
-    // What has no page in it is mended after the pages.
+    // What has no page in it is mended after the pages. In a log of leaves a version that was superseded may have been hit,
+    // too: nobody can get that, here or elsewhere, and it goes when the leaf is written anew.
     let end = std::time::Instant::now() + crate::fleet::LIMIT;
     loop {
         let found = client.verify().await.unwrap();
-        if found.damage.is_empty() {
+        let serving = cluster.status().await.unwrap().serving;
+        let mut left = Vec::new();
+        for damage in found.damage {
+            let whole = match damage.key {
+                Some(key) => matches!(client.lookup(serving, key).await, Ok(Some(_))),
+                None => false,
+            };
+            if !whole {
+                left.push(damage);
+            }
+        }
+        if left.is_empty() {
             return;
         }
-        assert!(std::time::Instant::now() < end, "{name} is still damaged: {:#?}", found.damage);
+        assert!(std::time::Instant::now() < end, "{name} is still damaged: {left:#?}");
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     }
 }
