@@ -1,7 +1,7 @@
 //! What a management server costs with a thousand nodes: its CPU time while they only beat, how long joining and an empty
 //! cycle take, and how long a client waits for a stream plan over all of them.
 //!
-//! `management [--nodes N] [--seconds N] [--bits 10,14] [--dir DIR]`. The server is a process of its own (this program
+//! `management [--nodes N] [--seconds N] [--bits 10] [--dir DIR]`. The server is a process of its own (this program
 //! again), so the simulated nodes' time is not counted with its. Each node is the real machine with a disk in memory, in both
 //! roles, on a connection of its own to loopback; it reports and sends its figures once a second.
 
@@ -36,7 +36,7 @@ fn main() {
     let arguments = Arguments::from_env();
     let bits: Vec<u8> = arguments
         .value("--bits")
-        .unwrap_or("10,14")
+        .unwrap_or("10")
         .split(',')
         .map(|bits| bits.parse().expect("--bits takes numbers"))
         .collect();

@@ -19,7 +19,7 @@ use webbase_benches::measure::{
     self, Cost, Work, alternate, median, print_setting, print_table, timed, touch,
 };
 use webbase_benches::ours::page;
-use webbase_node::wire::frame::{HEADER_BYTES, Header, Kind};
+use webbase_node::wire::frame::{END, HEADER_BYTES, Header, Kind};
 use webbase_node::wire::message::{self, Hello, Key, Request};
 use webbase_node::{Client, ClientSettings, Server, Service, Settings, StreamRequest};
 use webbase_storage::{
@@ -346,7 +346,9 @@ impl Protocol for Ours {
         let end = HEADER_BYTES + header.rest_bytes();
         let is_data = header.kind == Kind::Data;
         assert!(is_data || header.call == 0, "an error from the node");
-        (bytes.len() >= end).then_some((end, is_data, HEADER_BYTES..HEADER_BYTES + header.length as usize))
+        // A large record comes in several frames: the last one counts.
+        let is_last = is_data && header.flags & END != 0;
+        (bytes.len() >= end).then_some((end, is_last, HEADER_BYTES..HEADER_BYTES + header.length as usize))
     }
 }
 
