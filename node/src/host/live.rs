@@ -14,8 +14,8 @@
 //!
 //! A cursor `l<B>.<epoch>.<ordinal>` goes on with what the generation has from B on, that is, what was folded in since, and
 //! then in the epochs. Nothing is skipped: ordinals stay through restarts and compaction, and what is not in its epoch any
-//! more is in the generation behind B. Pages of the cursor's own epoch that were delivered come again if that epoch was folded
-//! since, and of pages added since the newer version comes; nothing else comes twice.
+//! more is in the generation behind B. Delivered pages of epochs, the cursor's own and earlier ones, come again if these were
+//! folded and dropped since, and of pages added since the newer version comes; nothing else comes twice.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::RangeInclusive;
