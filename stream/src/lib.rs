@@ -1,0 +1,1 @@
+//! What consumers of a repository use.
