@@ -218,12 +218,17 @@ fn bound_fields(header: &Header) -> std::result::Result<(), RecordError> {
     if Codec::from_byte(header.codec).is_none() {
         return Err(RecordError::Bounds { field: "codec", found: header.codec.into(), max: 2 });
     }
-    for (field, length) in [
+    let lengths = [
         ("url length", header.url_len),
         ("head length", header.head_len),
         ("stored length", header.stored_len),
         ("unpacked length", header.unpacked_len),
-    ] {
+    ];
+    // Nearly always one comparison will do: the limit is a power of two.
+    if lengths.iter().fold(0, |all, (_, length)| all | length.get()) < FIELD_BYTES_MAX {
+        return Ok(());
+    }
+    for (field, length) in lengths {
         if length.get() > FIELD_BYTES_MAX {
             let (found, max) = (length.get().into(), FIELD_BYTES_MAX.into());
             return Err(RecordError::Bounds { field, found, max });
@@ -264,6 +269,7 @@ impl<'a> RecordRef<'a> {
     ///
     /// # Errors
     /// When the magic or a length is wrong.
+    #[inline]
     pub fn parse_unverified(bytes: &'a [u8]) -> std::result::Result<RecordRef<'a>, RecordError> {
         let header = header_of(bytes)?;
         bound_fields(header)?;
@@ -448,11 +454,13 @@ impl Record {
     ///
     /// # Errors
     /// When lengths or magic are wrong.
+    #[inline]
     pub fn new_unverified(bytes: Bytes) -> std::result::Result<Record, RecordError> {
         let len = RecordRef::parse_unverified(&bytes)?.bytes.len();
         Self::exact(bytes, len)
     }
 
+    #[inline]
     fn exact(bytes: Bytes, len: usize) -> std::result::Result<Record, RecordError> {
         if bytes.len() != len {
             let (found, max) = (bytes.len() as u64, len as u64);
@@ -467,6 +475,12 @@ impl Record {
             Ok(record) => record,
             Err(e) => unreachable!("a Record holds bytes that were parsed as a record: {e}"),
         }
+    }
+
+    /// Digest of the dictionary that it is packed with, 0 for none; without parsing the rest.
+    #[inline]
+    pub(crate) fn dictionary(&self) -> u64 {
+        Header::ref_from_prefix(&self.bytes).map_or(0, |(header, _)| header.dictionary.get())
     }
 
     /// The record's bytes, shared.

@@ -34,7 +34,7 @@ use crate::catalog::{self, ROW_BYTES, Row, Sealed};
 use crate::disk::{Disk, DiskFile};
 use crate::error::{Result, StorageError};
 use crate::mark;
-use crate::record::{Record, RecordError, crc64};
+use crate::record::{Record, crc64};
 use crate::store::Trust;
 
 const MAGIC: [u8; 4] = *b"WBSG";
@@ -381,11 +381,14 @@ impl Segment {
 
     /// Bytes read from `offset` as a record, or the damage they show.
     pub(crate) fn record(&self, bytes: Bytes, offset: u64, trust: Trust) -> Result<Record> {
-        let record = match trust {
+        let parsed = match trust {
             Trust::Verify => Record::new(bytes),
             Trust::Disk => Record::new_unverified(bytes),
         };
-        record.map_err(|e: RecordError| StorageError::corrupt(self.path(), offset, e))
+        match parsed {
+            Ok(record) => Ok(record),
+            Err(e) => Err(StorageError::corrupt(self.path(), offset, e)),
+        }
     }
 
     /// A file that ends too early is damage, not an I/O error.

@@ -129,7 +129,12 @@ impl LogStream {
             // The reader ahead met a failure; record by record the good ones are still found.
             None => segment.read(position, self.trust),
         };
-        Some(record.and_then(|record| readable(record, &self.dictionaries, segment.path())))
+        match record {
+            Ok(record) if !self.dictionaries.has(record.dictionary()) => {
+                Some(readable(record, &self.dictionaries, segment.path()))
+            }
+            record => Some(record),
+        }
     }
 }
 
