@@ -29,10 +29,17 @@ pub const TARGETS: [Target; 9] = [
 pub fn record(data: &[u8]) {
     let _ = RecordRef::parse_unverified(data)
         .map(|r| (r.url().len(), r.head(&Dictionaries::default()).is_ok(), r.stored_body().len(), r.crc()));
+    let _ = RecordRef::parse_unverified(data).map(|r| (r.payload_digest(), r.head_len()));
     if let Ok(r) = RecordRef::parse(data) {
         let mut out = Vec::new();
         let _ = r.unpack_into(&Dictionaries::default(), &mut out);
         assert!(r.as_bytes().len() <= data.len());
+        let digest = r.payload_digest().map_or(0, |digest| digest.len());
+        let fields = r.url().len() + r.mime().len() + digest + r.stored_body().len();
+        assert!(crate::RECORD_BYTES_MIN + fields <= r.as_bytes().len());
+        if let Ok(head) = r.head(&Dictionaries::default()) {
+            assert_eq!(head.len(), r.head_len());
+        }
         assert_eq!(crate::record_len(data), Ok(r.as_bytes().len() as u64));
     }
 }
@@ -134,6 +141,7 @@ mod tests {
         };
         record::encode(&page, PageKey::MIN, (Codec::Plain, 0, page.body), None, &mut out).unwrap();
         record::encode_mark(Kind::Seen, PageKey::MIN, 7, 9, &mut out);
+        let page = crate::Page { payload_digest: Some([7; 20]), ..page };
         record::encode(&page, PageKey::MAX, (Codec::Plain, 0, page.body), None, &mut out).unwrap();
         out
     }

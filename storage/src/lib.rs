@@ -63,7 +63,8 @@ pub use expiry::{Due, SHORT_LIFE_S, Seen, deadline_ms};
 pub use packer::pack_page;
 pub use page::{Page, PageId, PageKey, RepositoryKey, Version};
 pub use record::{
-    FIELD_BYTES_MAX, Kind, RECORD_BYTES_MIN, Record, RecordError, RecordRef, crc64, record_len,
+    FIELD_BYTES_MAX, Kind, PAYLOAD_DIGEST_BYTES, RECORD_BYTES_MIN, Record, RecordError, RecordRef, crc64,
+    record_len,
 };
 pub use snapshot::{Listed, Snapshot};
 pub use store::{

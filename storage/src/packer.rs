@@ -64,7 +64,8 @@ impl Encoded {
 
 /// Bytes of a page's record if nothing is packed.
 fn page_bytes(page: &Page<'_>) -> usize {
-    RECORD_BYTES_MIN + page.url.len() + page.mime.len() + page.head.len() + page.body.len()
+    let digest = page.payload_digest.map_or(0, |digest| digest.len());
+    RECORD_BYTES_MIN + page.url.len() + page.mime.len() + digest + page.head.len() + page.body.len()
 }
 
 /// Cuts pages into runs of about [`PART_BYTES`].

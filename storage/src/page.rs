@@ -157,6 +157,9 @@ pub struct Page<'a> {
     pub lifetime_s: u32,
     /// The epoch of the update it arrived in; 0 where there are no epochs.
     pub epoch: u32,
+    /// The SHA-1 of the payload (the body as the server meant it, without transfer encoding), if the caller has it. Kept as
+    /// given: the store computes and checks nothing.
+    pub payload_digest: Option<[u8; 20]>,
 }
 
 impl Default for Page<'_> {
@@ -171,6 +174,7 @@ impl Default for Page<'_> {
             body: b"",
             lifetime_s: 0,
             epoch: 0,
+            payload_digest: None,
         }
     }
 }

@@ -15,13 +15,14 @@
 //!       48     8  dictionary digest, 0 for none
 //!       56     4  URL length (u)
 //!       60     2  MIME type length (m)
-//!       62     2  flags: 1 the HTTP head is packed
+//!       62     2  flags: 1 the HTTP head is packed, 2 there is a payload digest
 //!       64     4  HTTP head length (h)
 //!       68     4  body length as stored (b)
 //!       72     4  body length unpacked
 //!       76     4  check: low half of the CRC-64 of bytes 0..76
 //!       80     u  URL, as fetched
 //!        …     m  MIME type
+//!        …    20  with flag 2: payload digest, the SHA-1 of the payload as whoever added the page computed it
 //!        …     h  HTTP head, as received; or, packed, its length 4 and the head packed as the body is
 //!        …     b  body, packed by the codec
 //!        …     8  CRC-64/XZ of all the above
@@ -49,6 +50,10 @@ const MAGIC: [u8; 4] = *b"WBR1";
 const UNKNOWN_MS: u64 = u64::MAX;
 /// The HTTP head is packed with the body's codec and dictionary.
 const HEAD_PACKED: u16 = 1;
+/// A payload digest stands after the MIME type.
+const HAS_DIGEST: u16 = 2;
+/// Bytes of a payload digest, which is a SHA-1.
+pub const PAYLOAD_DIGEST_BYTES: usize = 20;
 /// Bytes of a record before its URL.
 pub(crate) const HEADER_BYTES: usize = 80;
 const CHECKED_BYTES: usize = HEADER_BYTES - 4;
@@ -89,10 +94,19 @@ impl Header {
         crc64(self.as_bytes().get(..CHECKED_BYTES).unwrap_or_default()) as u32
     }
 
+    fn has(&self, flag: u16) -> bool {
+        self.flags.get() & flag != 0
+    }
+
+    fn digest_len(&self) -> usize {
+        if self.has(HAS_DIGEST) { PAYLOAD_DIGEST_BYTES } else { 0 }
+    }
+
     fn record_bytes(&self) -> u64 {
         RECORD_BYTES_MIN as u64
             + u64::from(self.url_len.get())
             + u64::from(self.mime_len.get())
+            + self.digest_len() as u64
             + u64::from(self.head_len.get())
             + u64::from(self.stored_len.get())
     }
@@ -335,10 +349,25 @@ impl<'a> RecordRef<'a> {
         std::str::from_utf8(self.mime_bytes()).unwrap_or_default()
     }
 
+    /// The SHA-1 of the payload, if whoever added the page gave it.
+    pub fn payload_digest(&self) -> Option<[u8; PAYLOAD_DIGEST_BYTES]> {
+        let (u, m, ..) = self.lens();
+        self.field(u + m, self.header.digest_len()).try_into().ok()
+    }
+
     /// The HTTP head as stored, which may be packed.
     fn stored_head(&self) -> &'a [u8] {
         let (u, m, h, _) = self.lens();
-        self.field(u + m, h)
+        self.field(u + m + self.header.digest_len(), h)
+    }
+
+    /// Length of the HTTP head unpacked.
+    pub fn head_len(&self) -> usize {
+        let stored = self.stored_head();
+        if !self.header.has(HEAD_PACKED) {
+            return stored.len();
+        }
+        stored.first_chunk().map_or(0, |len| u32::from_le_bytes(*len) as usize)
     }
 
     /// The HTTP head, byte for byte.
@@ -347,7 +376,7 @@ impl<'a> RecordRef<'a> {
     /// When it is packed and the dictionary is unknown, or it does not unpack.
     pub fn head(&self, dictionaries: &Dictionaries) -> Result<Cow<'a, [u8]>> {
         let stored = self.stored_head();
-        if self.header.flags.get() & HEAD_PACKED == 0 {
+        if !self.header.has(HEAD_PACKED) {
             return Ok(Cow::Borrowed(stored));
         }
         let broken = |what: &str| StorageError::Unpack { url: self.url().into(), what: what.into() };
@@ -366,7 +395,7 @@ impl<'a> RecordRef<'a> {
     /// The body as stored, packed by [`RecordRef::codec`].
     pub fn stored_body(&self) -> &'a [u8] {
         let (u, m, h, b) = self.lens();
-        self.field(u + m + h, b)
+        self.field(u + m + self.header.digest_len() + h, b)
     }
 
     /// When the page was fetched.
@@ -539,7 +568,7 @@ impl Record {
     /// Whether [`Record::head`] and [`Record::body`] have nothing to unpack.
     pub fn is_unpacked(&self) -> bool {
         let record = self.get();
-        let packed = record.codec() != Codec::Plain || record.header.flags.get() & HEAD_PACKED != 0;
+        let packed = record.codec() != Codec::Plain || record.header.has(HEAD_PACKED);
         self.unpacked.is_some() || !packed
     }
 
@@ -568,6 +597,8 @@ pub(crate) fn encode(
         Some(packed) => (HEAD_PACKED, [&unpacked_head_len, packed]),
         None => (0, [&[], page.head]),
     };
+    let flags = if page.payload_digest.is_some() { flags | HAS_DIGEST } else { flags };
+    let digest: &[u8] = page.payload_digest.as_ref().map_or(&[], |digest| digest);
     let head_len: usize = head.iter().map(|part| part.len()).sum();
     let field = |name: &str, len: usize, max: usize| match u32::try_from(len) {
         Ok(fits) if len <= max => Ok(fits),
@@ -595,7 +626,7 @@ pub(crate) fn encode(
         ..blank(Kind::Page, key)
     };
     let [head_start, head_rest] = head;
-    finish(header, &[page.url.as_bytes(), page.mime.as_bytes(), head_start, head_rest, stored], out);
+    finish(header, &[page.url.as_bytes(), page.mime.as_bytes(), digest, head_start, head_rest, stored], out);
     Ok(())
 }
 
@@ -665,6 +696,29 @@ mod tests {
     }
 
     #[test]
+    fn a_payload_digest_stands_before_the_head() {
+        let digest = [0xd1; PAYLOAD_DIGEST_BYTES];
+        for payload_digest in [None, Some(digest)] {
+            let page = Page {
+                url: "http://h/",
+                mime: "a/b",
+                head: b"a head",
+                body: b"hi",
+                payload_digest,
+                ..Page::default()
+            };
+            for packed_head in [None, Some(&b"packed"[..])] {
+                let mut out = Vec::new();
+                encode(&page, PageKey::MIN, (Codec::Plain, 0, b"hi"), packed_head, &mut out).unwrap();
+                let r = RecordRef::parse(&out).unwrap();
+                assert_eq!((r.payload_digest(), r.head_len(), r.body_len()), (payload_digest, 6, 2));
+                assert_eq!((r.mime(), r.stored_body()), ("a/b", &b"hi"[..]));
+                assert_eq!(record_len(&out), Ok(out.len() as u64));
+            }
+        }
+    }
+
+    #[test]
     fn the_first_version_still_reads() {
         // The bytes of `sample`, written down when version 1 was made: they must read for ever.
         let hex = include_str!("../tests/data/record-v1.hex");
@@ -676,15 +730,19 @@ mod tests {
 
     #[test]
     fn every_flipped_bit_and_every_cut_is_noticed() {
-        let mut out = Vec::new();
-        sample(&mut out);
-        for byte in 0..out.len() {
-            for bit in 0..8 {
-                out[byte] ^= 1 << bit;
-                assert!(RecordRef::parse(&out).is_err(), "flip of byte {byte} bit {bit}");
-                out[byte] ^= 1 << bit;
+        let (mut plain, mut with_digest) = (Vec::new(), Vec::new());
+        let key = sample(&mut plain);
+        let page = Page { url: "http://h/", payload_digest: Some([7; 20]), ..Page::default() };
+        encode(&page, key, (Codec::Plain, 0, b"hi"), None, &mut with_digest).unwrap();
+        for mut out in [plain, with_digest] {
+            for byte in 0..out.len() {
+                for bit in 0..8 {
+                    out[byte] ^= 1 << bit;
+                    assert!(RecordRef::parse(&out).is_err(), "flip of byte {byte} bit {bit}");
+                    out[byte] ^= 1 << bit;
+                }
+                assert!(RecordRef::parse(&out[..byte]).is_err(), "cut at {byte}");
             }
-            assert!(RecordRef::parse(&out[..byte]).is_err(), "cut at {byte}");
         }
     }
 

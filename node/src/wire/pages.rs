@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   OFFSET  SIZE  FIELD
-//!        0     4  URL length (u)
+//!        0     4  URL length (u); the highest bit says that there is a payload digest
 //!        4     4  HTTP head length (h)
 //!        8     4  body length (b)
 //!       12     2  MIME type length (m)
@@ -13,6 +13,7 @@
 //!       36     4  epoch
 //!       40     u  URL
 //!        …     m  MIME type
+//!        …    20  with that bit: payload digest
 //!        …     h  HTTP head
 //!        …     b  body
 //! ```
@@ -24,10 +25,13 @@ use webbase_storage::Page;
 /// Bytes of a page before its URL.
 pub const PAGE_HEADER_BYTES: usize = 40;
 const UNKNOWN_MS: u64 = u64::MAX;
+/// In the URL length: a payload digest follows the MIME type.
+const HAS_DIGEST: u32 = 1 << 31;
 
 /// Bytes of a page in this form.
 pub fn page_bytes(page: &Page<'_>) -> usize {
-    PAGE_HEADER_BYTES + page.url.len() + page.mime.len() + page.head.len() + page.body.len()
+    let digest = page.payload_digest.map_or(0, |digest| digest.len());
+    PAGE_HEADER_BYTES + page.url.len() + page.mime.len() + digest + page.head.len() + page.body.len()
 }
 
 /// Appends a page. `None`, with nothing appended, when a field is too long for its length.
@@ -35,8 +39,13 @@ pub fn write_page(page: &Page<'_>, out: &mut Vec<u8>) -> Option<()> {
     let len = |bytes: &[u8]| u32::try_from(bytes.len()).ok();
     let (url, head, body) = (len(page.url.as_bytes())?, len(page.head)?, len(page.body)?);
     let mime = u16::try_from(page.mime.len()).ok()?;
+    if url & HAS_DIGEST != 0 {
+        return None;
+    }
+    let flag = if page.payload_digest.is_some() { HAS_DIGEST } else { 0 };
+    let digest: &[u8] = page.payload_digest.as_ref().map_or(&[], |digest| digest);
     out.reserve(page_bytes(page));
-    for length in [url, head, body] {
+    for length in [url | flag, head, body] {
         out.extend_from_slice(&length.to_le_bytes());
     }
     out.extend_from_slice(&mime.to_le_bytes());
@@ -45,7 +54,7 @@ pub fn write_page(page: &Page<'_>, out: &mut Vec<u8>) -> Option<()> {
     out.extend_from_slice(&page.modified_at_ms.unwrap_or(UNKNOWN_MS).to_le_bytes());
     out.extend_from_slice(&page.lifetime_s.to_le_bytes());
     out.extend_from_slice(&page.epoch.to_le_bytes());
-    for field in [page.url.as_bytes(), page.mime.as_bytes(), page.head, page.body] {
+    for field in [page.url.as_bytes(), page.mime.as_bytes(), digest, page.head, page.body] {
         out.extend_from_slice(field);
     }
     Some(())
@@ -77,8 +86,9 @@ pub fn take_page<'a>(bytes: &mut &'a [u8]) -> Result<Page<'a>, String> {
         std::str::from_utf8(bytes).map_err(|_| format!("a page whose {name} is not UTF-8"))
     };
     let page = Page {
-        url: text(field(&mut rest, url)?, "URL")?,
+        url: text(field(&mut rest, url & !HAS_DIGEST)?, "URL")?,
         mime: text(field(&mut rest, mixed & 0xffff)?, "MIME type")?,
+        payload_digest: field(&mut rest, if url & HAS_DIGEST != 0 { 20 } else { 0 })?.try_into().ok(),
         head: field(&mut rest, head)?,
         body: field(&mut rest, body)?,
         fetched_at_ms,
@@ -102,9 +112,9 @@ mod tests {
         #[test]
         fn pages_come_back(url in "[a-z:/]{0,40}", mime in "[a-z/]{0,9}", head in proptest::collection::vec(any::<u8>(), 0..50),
                 body in proptest::collection::vec(any::<u8>(), 0..50), at in any::<u64>(), modified in proptest::option::of(0..u64::MAX),
-                status in any::<u16>(), epoch in any::<u32>(), cut in 0..300_usize) {
+                status in any::<u16>(), epoch in any::<u32>(), payload_digest in proptest::option::of(any::<[u8; 20]>()), cut in 0..300_usize) {
             let page = Page { url: &url, mime: &mime, head: &head, body: &body, fetched_at_ms: at, modified_at_ms: modified,
-                status, lifetime_s: epoch / 2, epoch };
+                status, lifetime_s: epoch / 2, epoch, payload_digest };
             let mut out = Vec::new();
             write_page(&page, &mut out).unwrap();
             write_page(&page, &mut out).unwrap();

@@ -146,6 +146,7 @@ impl OwnedPage {
             body: &self.body,
             lifetime_s: self.lifetime_s,
             epoch: self.epoch,
+            payload_digest: self.body.len().is_multiple_of(3).then(|| [self.body.len() as u8; 20]),
         }
     }
 }
@@ -186,6 +187,8 @@ impl Mint {
             (given.fetched_at_ms, given.modified_at_ms)
         );
         assert_eq!((found.status(), found.mime()), (given.status, given.mime));
+        assert_eq!(found.payload_digest(), given.payload_digest);
+        assert_eq!((found.head_len(), found.body_len()), (given.head.len(), given.body.len()));
         assert_eq!(found.head(self.store.dictionaries()).unwrap(), given.head);
         assert_eq!((found.lifetime_s(), found.epoch()), (given.lifetime_s, given.epoch));
         assert!(record.body(self.store.dictionaries()).unwrap() == given.body);
