@@ -6,7 +6,7 @@
 //!   pages/         read side: one store with its generations (generations.rs, tombstones.rs, runs.rs)
 //! ```
 //!
-//! With incremental update readers see the one laid over the other (live.rs).
+//! With incremental update readers see the one laid over the other (live/).
 //!
 //! One task runs the cycle's machine: it hands the machine what is heard and what has ended, and carries out what the
 //! machine wants (intents.rs, pull.rs). The server answers from generations and epochs (pages.rs) whatever goes on.
