@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::disk::{Disk, SimDisk};
-use crate::{Codec, Cursor, Dictionaries, RecordRef, Trust, catalog, index, log, ranges, url};
+use crate::{Codec, Cursor, Dictionaries, RecordRef, Trust, catalog, index, log, ranges, surt, url};
 
 /// A target: its name and what it does with bytes.
 pub type Target = (&'static str, fn(&[u8]));
@@ -52,12 +52,18 @@ pub fn cursor(data: &[u8]) {
     }
 }
 
-/// Bytes as a URL: the canonical form is bounded and free of blanks and controls.
+/// Bytes as a URL: the canonical form is bounded and free of blanks and controls, and so is the SURT key, which every
+/// page has.
 pub fn canonical_url(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     if let Ok(form) = url::canonical(text) {
         assert!(!form.is_empty() && form.len() <= url::URL_BYTES_MAX);
         assert!(!form.bytes().any(|b| b < b' '), "{text:?} gave {form:?}");
+        for profile in surt::Profile::ALL {
+            let key = profile.key(text);
+            let printable = |key: &String| key.bytes().all(|b| (0x21..0x7f).contains(&b));
+            assert!(key.as_ref().is_ok_and(printable), "{text:?} gave {key:?}");
+        }
     }
 }
 

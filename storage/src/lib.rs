@@ -52,6 +52,7 @@ mod ranges;
 mod record;
 mod snapshot;
 mod store;
+pub mod surt;
 pub mod url;
 
 use std::path::Path;

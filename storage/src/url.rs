@@ -315,7 +315,7 @@ fn push_query(url: &Url, out: &mut String) {
     }
 }
 
-fn too_long(url: &str, len: usize) -> UrlError {
+pub(crate) fn too_long(url: &str, len: usize) -> UrlError {
     UrlError::TooLong { url: shown(url), len, max: URL_BYTES_MAX }
 }
 
@@ -327,7 +327,7 @@ fn refused(text: &str, error: ParseError) -> UrlError {
 }
 
 /// The text as far as errors show it.
-fn shown(text: &str) -> String {
+pub(crate) fn shown(text: &str) -> String {
     let mut shown: String = text.chars().take(URL_CHARS_SHOWN).collect();
     if shown.len() < text.len() {
         shown.push('…');
