@@ -45,9 +45,6 @@ pub enum ServerError {
         /// The system's answer.
         source: Arc<std::io::Error>,
     },
-    /// Incremental update with the distribution `uniform`.
-    #[error("with --update incremental only --distribution hash can be had")]
-    NoUniformIncremental,
     /// It cannot listen.
     #[error(transparent)]
     Node(#[from] NodeError),

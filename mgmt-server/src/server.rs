@@ -95,12 +95,8 @@ impl ManagementServer {
     /// Opens the folder, goes on from what is there, and listens, on the caller's runtime.
     ///
     /// # Errors
-    /// When the folder is in use, damaged or of another version, or the address is not free or not protected; and when
-    /// incremental update is wanted with the distribution `uniform`.
+    /// When the folder is in use, damaged or of another version, or the address is not free or not protected.
     pub async fn start(options: ServerOptions) -> Result<ManagementServer, ServerError> {
-        if (options.update, options.distribution) == (Update::Incremental, Distribution::Uniform) {
-            return Err(ServerError::NoUniformIncremental);
-        }
         let ServerOptions {
             dir,
             listen,

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use tempfile::TempDir;
-use webbase_mgmt_server::{ManagementServer, ServerOptions, Settings, Update};
+use webbase_mgmt_server::{Distribution, ManagementServer, ServerOptions, Settings, Update};
 use webbase_node::cycle::message::Removal;
 use webbase_node::plan::{LIVE, Status};
 use webbase_node::{
@@ -33,6 +33,7 @@ fn settings() -> Settings {
 
 impl Repository {
     async fn start(
+        distribution: Distribution,
         replicas: u32,
         organization: Organization,
         nodes: &[&str],
@@ -41,7 +42,7 @@ impl Repository {
         let dir = tempfile::tempdir().unwrap();
         let mut options = ServerOptions::new(dir.path().join("mgmt"), "127.0.0.1:0".parse().unwrap());
         (options.replicas, options.range_bits, options.settings) = (replicas, 4, settings);
-        options.update = Update::Incremental;
+        (options.update, options.distribution) = (Update::Incremental, distribution);
         let server = Some(ManagementServer::start(options).await.unwrap());
         let mut repository = Repository { dir, server, nodes: BTreeMap::new(), organization };
         for name in nodes {
@@ -150,10 +151,36 @@ async fn check(cluster: &Cluster, pages: &Pages) {
     assert!(found == *pages, "a stream differs");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn pages_are_visible_when_acknowledged_in_every_organization() {
+/// Tests that run with pages distributed by their ids, and again with their ranges assigned.
+macro_rules! with_both_distributions {
+    ($($test:ident),* $(,)?) => {
+        mod hash {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $test() {
+                super::$test(super::Distribution::Hash).await;
+            })*
+        }
+        mod uniform {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $test() {
+                super::$test(super::Distribution::Uniform).await;
+            })*
+        }
+    };
+}
+
+with_both_distributions!(
+    pages_are_visible_when_acknowledged_in_every_organization,
+    folds_run_by_themselves_and_nobody_notices,
+    a_node_that_was_away_serves_only_what_it_has_all_of,
+    nodes_join_and_leave_while_pages_come,
+    removed_pages_go_with_the_next_fold_and_stay_away,
+);
+
+async fn pages_are_visible_when_acknowledged_in_every_organization(distribution: Distribution) {
     for organization in Organization::ALL {
-        let (repository, cluster) = Repository::start(2, organization, &["b1", "b2"], settings()).await;
+        let (repository, cluster) =
+            Repository::start(distribution, 2, organization, &["b1", "b2"], settings()).await;
         assert_eq!(cluster.status().await.unwrap().update, Update::Incremental);
         let mut pages = Pages::new();
         check(&cluster, &pages).await;
@@ -177,10 +204,10 @@ async fn pages_are_visible_when_acknowledged_in_every_organization() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn folds_run_by_themselves_and_nobody_notices() {
+async fn folds_run_by_themselves_and_nobody_notices(distribution: Distribution) {
     let often = Settings { fold_ms: 200, ..settings() };
-    let (repository, cluster) = Repository::start(2, Organization::Log, &["b1", "b2", "b3"], often).await;
+    let (repository, cluster) =
+        Repository::start(distribution, 2, Organization::Log, &["b1", "b2", "b3"], often).await;
     let mut pages = Pages::new();
     let before = cluster.status().await.unwrap().committed;
     let mut rounds = 0;
@@ -195,9 +222,9 @@ async fn folds_run_by_themselves_and_nobody_notices() {
     check(&cluster, &pages).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_was_away_serves_only_what_it_has_all_of() {
-    let (mut repository, cluster) = Repository::start(2, Organization::Log, &["b1", "b2"], settings()).await;
+async fn a_node_that_was_away_serves_only_what_it_has_all_of(distribution: Distribution) {
+    let (mut repository, cluster) =
+        Repository::start(distribution, 2, Organization::Log, &["b1", "b2"], settings()).await;
     let mut pages = Pages::new();
     add(&cluster, &mut pages, 0..200, 1).await;
     cluster.cycle(|_| {}).await.unwrap();
@@ -236,9 +263,9 @@ async fn a_node_that_was_away_serves_only_what_it_has_all_of() {
     check(&cluster, &pages).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nodes_join_and_leave_while_pages_come() {
-    let (mut repository, cluster) = Repository::start(2, Organization::Hash, &["b1", "b2"], settings()).await;
+async fn nodes_join_and_leave_while_pages_come(distribution: Distribution) {
+    let (mut repository, cluster) =
+        Repository::start(distribution, 2, Organization::Hash, &["b1", "b2"], settings()).await;
     let mut pages = Pages::new();
     add(&cluster, &mut pages, 0..300, 1).await;
     cluster.cycle(|_| {}).await.unwrap();
@@ -268,7 +295,8 @@ async fn nodes_join_and_leave_while_pages_come() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cursor_goes_on_after_folds_restarts_and_compaction() {
-    let (mut repository, cluster) = Repository::start(1, Organization::Log, &["b1"], settings()).await;
+    let (mut repository, cluster) =
+        Repository::start(Distribution::Hash, 1, Organization::Log, &["b1"], settings()).await;
     let mut pages = Pages::new();
     add(&cluster, &mut pages, 0..200, 1).await;
     cluster.cycle(|_| {}).await.unwrap();
@@ -314,9 +342,9 @@ async fn a_cursor_goes_on_after_folds_restarts_and_compaction() {
     check(&cluster, &pages).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn removed_pages_go_with_the_next_fold_and_stay_away() {
-    let (_repository, cluster) = Repository::start(2, Organization::Log, &["b1", "b2"], settings()).await;
+async fn removed_pages_go_with_the_next_fold_and_stay_away(distribution: Distribution) {
+    let (_repository, cluster) =
+        Repository::start(distribution, 2, Organization::Log, &["b1", "b2"], settings()).await;
     let mut pages = Pages::new();
     add(&cluster, &mut pages, 0..100, 5).await;
     let gone: Vec<String> = pages.keys().take(10).cloned().collect();
@@ -340,7 +368,8 @@ async fn removed_pages_go_with_the_next_fold_and_stay_away() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_have_both_roles_and_requests_for_live_pages_need_a_plan() {
-    let (repository, cluster) = Repository::start(1, Organization::Log, &["b1", "b2"], settings()).await;
+    let (repository, cluster) =
+        Repository::start(Distribution::Hash, 1, Organization::Log, &["b1", "b2"], settings()).await;
     for role in [Role::Update, Role::Read] {
         let refused = Host::start(repository.options("other", role)).await.err().unwrap();
         assert!(refused.to_string().contains("the role both"), "{refused}");

@@ -190,8 +190,9 @@ impl World {
         let mut rng = Rng::new(seed);
         let update = if seed % 3 == 2 { Update::Incremental } else { Update::Batch };
         let bits = rng.range(1, 4) as u8;
-        // One repository in three has its ranges assigned.
-        let distribution = if seed % 3 == 1 { Distribution::Uniform } else { Distribution::Hash };
+        // Half of them have their ranges assigned, of the incremental ones too.
+        let uniform = seed % 3 == 1 || seed % 6 == 5;
+        let distribution = if uniform { Distribution::Uniform } else { Distribution::Hash };
         let map = RangeMap::distributed(bits, distribution);
         let replicas = if rng.percent(75) { 2 } else { 1 };
         let settings = Settings {

@@ -248,19 +248,39 @@ impl Client {
     ) -> Result<Vec<Result<Option<Record>>>> {
         let mut all = Vec::with_capacity(keys.len());
         for some in keys.chunks(KEYS_MAX) {
-            self.lookup_some(generation, some, &mut all).await?;
+            let wanted = some.iter().map(|&key| Key::from(key)).collect();
+            self.lookup_some(Request::LookupMany { generation, keys: wanted }, some, &mut all).await?;
+        }
+        Ok(all)
+    }
+
+    /// As `lookup_many`, of the pages in these ranges. A node that does not have all pages of the ranges says so, where it
+    /// would else take a page for absent.
+    ///
+    /// # Errors
+    /// When there is no answer at all.
+    pub async fn lookup_in(
+        &self,
+        generation: u64,
+        ranges: &RangeSet,
+        keys: &[PageKey],
+    ) -> Result<Vec<Result<Option<Record>>>> {
+        let mut all = Vec::with_capacity(keys.len());
+        for some in keys.chunks(KEYS_MAX) {
+            let wanted = some.iter().map(|&key| Key::from(key)).collect();
+            let request = Request::LookupIn { generation, ranges: ranges.clone(), keys: wanted };
+            self.lookup_some(request, some, &mut all).await?;
         }
         Ok(all)
     }
 
     async fn lookup_some(
         &self,
-        generation: u64,
+        request: Request,
         keys: &[PageKey],
         all: &mut Vec<Result<Option<Record>>>,
     ) -> Result<()> {
-        let wanted = keys.iter().map(|&key| Key::from(key)).collect();
-        let call = self.ask(&Request::LookupMany { generation, keys: wanted })?;
+        let call = self.ask(&request)?;
         let (mut records, mut missing) = (Vec::new(), None);
         while let Some(item) = call.receive(Some(self.inner.answer)).await? {
             if item.flags & RECORDS != 0 {

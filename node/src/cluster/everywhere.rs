@@ -1,7 +1,7 @@
 //! Lookups where nobody says which node has a page: all nodes are asked. Under the distribution `uniform` that is needed
 //! while the management server is away, or makes its index anew.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use tokio::task::JoinSet;
@@ -15,6 +15,7 @@ use crate::cycle::message::NodeId;
 use crate::error::{NodeError, Result};
 use crate::plan::ReadPlan;
 use crate::wire::message::KEYS_MAX;
+use crate::wire::ranges::RangeSet;
 
 impl Cluster {
     /// The ranges of pages; none of those that are not in the repository. `None` when the index does not say them now.
@@ -38,9 +39,9 @@ impl Cluster {
         let keys: Arc<[PageKey]> = keys.into();
         let ask = {
             let keys = keys.clone();
-            move |client: Client, generation| {
+            move |client: Client, generation, ranges: RangeSet| {
                 let keys = keys.clone();
-                async move { client.lookup_many(generation, &keys).await }
+                async move { client.lookup_in(generation, &ranges, &keys).await }
             }
         };
         let best = |answers: &[Vec<Result<Option<Record>>>]| -> Vec<Result<Option<Record>>> {
@@ -63,7 +64,7 @@ impl Cluster {
 
     /// The pages with an id.
     pub(super) async fn look_everywhere_for_id(&self, id: PageId) -> Result<Found<Vec<Record>>> {
-        let ask = move |client: Client, generation| async move { client.lookup_id(generation, id).await };
+        let ask = move |client: Client, generation, _| async move { client.lookup_id(generation, id).await };
         let Found { generation, pages } = self.everywhere(1, ask, |_| false).await?;
         let mut pages: Vec<Record> = pages.into_iter().flatten().collect();
         pages.sort_by_key(|record| record.get().key());
@@ -75,7 +76,7 @@ impl Cluster {
     async fn everywhere<T, F>(
         &self,
         requests: u32,
-        ask: impl Fn(Client, u64) -> F + Clone + Send + Sync + 'static,
+        ask: impl Fn(Client, u64, RangeSet) -> F + Clone + Send + Sync + 'static,
         enough: impl Fn(&[T]) -> bool,
     ) -> Result<Found<Vec<T>>>
     where
@@ -93,10 +94,16 @@ impl Cluster {
             }
             let asked_at = Instant::now();
             let mut asking = JoinSet::new();
-            for node in plan.ranges.iter().flatten().copied().collect::<BTreeSet<NodeId>>() {
+            // What the plan says a node has, it has to have: else its "not there" would say nothing.
+            let mut shares: BTreeMap<NodeId, Vec<u32>> = BTreeMap::new();
+            for (range, nodes) in plan.ranges.iter().enumerate() {
+                nodes.iter().for_each(|node| shares.entry(*node).or_default().push(range as u32));
+            }
+            for (node, ranges) in shares {
+                let ranges = self.named(ranges).unwrap_or_default();
                 let (cluster, ask) = (self.clone(), ask.clone());
                 asking.spawn(async move {
-                    (node, cluster.at_node(node, limit, |client| ask(client, generation)).await)
+                    (node, cluster.at_node(node, limit, |client| ask(client, generation, ranges)).await)
                 });
             }
             let (mut answered, mut answers, mut failed) = (BTreeSet::new(), Vec::new(), None);

@@ -1,11 +1,10 @@
 //! Lookups: each from one read node of the page's range, all of one generation, or of the nodes' live pages.
 //!
 //! Under the distribution `uniform` the management server's index says the range; a page it does not know is not there.
-//! When a node does not have a page that the index knows (it may come with the next cycle), a new plan has to say that the
-//! node was the right one to ask, because such a node cannot tell by the key. When the index does not answer, all nodes
-//! are asked.
+//! A node cannot tell by the key which range a page is in that it does not have, so requests name the ranges, and a node that
+//! does not have all their pages refuses. When the index does not answer, all nodes are asked.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -21,6 +20,7 @@ use crate::cycle::message::NodeId;
 use crate::error::{NodeError, Result};
 use crate::plan::ReadPlan;
 use crate::wire::message::{Code, KEYS_MAX};
+use crate::wire::ranges::RangeSet;
 
 /// Pauses between two rounds: the first, and the longest.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
@@ -159,20 +159,6 @@ impl Cluster {
                     break;
                 }
             }
-            let doubtful = if self.is_uniform() { answers.absent() } else { Vec::new() };
-            if !doubtful.is_empty() {
-                let newer = self.inner.plans.newer_than(asked_at).await?;
-                let same = |range: &u32| nodes_of(&newer, *range) == nodes_of(&plan, *range);
-                if newer.generation != generation || !doubtful.iter().all(same) {
-                    if !rounds.is_open() {
-                        let range = doubtful.first().copied().unwrap_or(0);
-                        return Err(NodeError::NoNode { role: "read", range, generation });
-                    }
-                    answers.reopen(&doubtful);
-                    plan = newer;
-                    continue;
-                }
-            }
             match answers.finish() {
                 Ok(pages) => return Ok(Found { generation, pages }),
                 Err(at) => {
@@ -197,6 +183,12 @@ impl Cluster {
         order
     }
 
+    /// The ranges that a request has to name, where keys don't say them.
+    pub(super) fn named(&self, ranges: impl IntoIterator<Item = u32>) -> Option<RangeSet> {
+        let map = self.inner.repository.map;
+        RangeSet::of(map.bits(), ranges).filter(|_| map.is_uniform())
+    }
+
     /// Asks for what is open at the nodes whose turn it is; says whether there was anybody to ask.
     async fn ask_step(
         &self,
@@ -205,25 +197,33 @@ impl Cluster {
         answers: &mut Answers<'_>,
     ) -> bool {
         let generation = answers.generation;
-        let mut shares: BTreeMap<NodeId, Vec<usize>> = BTreeMap::new();
+        let mut shares: BTreeMap<NodeId, (Vec<usize>, BTreeSet<u32>)> = BTreeMap::new();
         for (at, range) in answers.open() {
             let nodes = order.get(&range);
             if let Some(node) = nodes.and_then(|nodes| nodes.get(step)) {
-                shares.entry(*node).or_default().push(at);
+                let (places, ranges) = shares.entry(*node).or_default();
+                places.push(at);
+                ranges.insert(range);
             }
         }
         if shares.is_empty() {
             return false;
         }
         let mut asking = JoinSet::new();
-        for (node, places) in shares {
+        for (node, (places, ranges)) in shares {
+            let ranges = self.named(ranges);
             let keys: Vec<PageKey> = places.iter().filter_map(|at| answers.keys.get(*at).copied()).collect();
             let cluster = self.clone();
             let settings = &self.inner.settings;
             let requests = keys.len().div_ceil(KEYS_MAX) as u32;
             let limit = settings.attempt + settings.client.answer * requests;
             asking.spawn(async move {
-                let ask = |client: Client| async move { client.lookup_many(generation, &keys).await };
+                let ask = |client: Client| async move {
+                    match &ranges {
+                        Some(ranges) => client.lookup_in(generation, ranges, &keys).await,
+                        None => client.lookup_many(generation, &keys).await,
+                    }
+                };
                 (places, cluster.at_node(node, limit, ask).await)
             });
         }
@@ -273,11 +273,6 @@ impl<'a> Rounds<'a> {
     pub(super) fn new(cluster: &'a Cluster) -> Rounds<'a> {
         let until = Instant::now() + cluster.inner.settings.read_limit;
         Rounds { cluster, until, pause: PAUSE_MIN, first: true }
-    }
-
-    /// Whether there is time for another round.
-    fn is_open(&self) -> bool {
-        Instant::now() < self.until
     }
 
     /// A new plan for another round; the error when time is up.
@@ -331,24 +326,6 @@ impl<'a> Answers<'a> {
         let open = self.pages.iter().zip(&self.ranges).enumerate();
         let open = open.filter(|(_, (page, _))| !matches!(page, Some(Ok(_))));
         open.filter_map(|(at, (_, range))| Some((at, (*range)?)))
-    }
-
-    /// The ranges of pages that the index knows and no node has.
-    fn absent(&self) -> Vec<u32> {
-        let absent = self.pages.iter().zip(&self.ranges).filter(|(page, _)| matches!(page, Some(Ok(None))));
-        let mut ranges: Vec<u32> = absent.filter_map(|(_, range)| *range).collect();
-        ranges.sort_unstable();
-        ranges.dedup();
-        ranges
-    }
-
-    /// Pages of these ranges that were not found are asked for again.
-    fn reopen(&mut self, ranges: &[u32]) {
-        for (page, range) in self.pages.iter_mut().zip(&self.ranges) {
-            if matches!(page, Some(Ok(None))) && range.is_some_and(|range| ranges.contains(&range)) {
-                *page = None;
-            }
-        }
     }
 
     fn take(&mut self, places: &[usize], found: Vec<Result<Option<Record>>>) {

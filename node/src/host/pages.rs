@@ -97,7 +97,9 @@ impl NodePages {
     }
 
     fn overlay_of(&self, ranges: Option<&RangeSet>) -> Answer<Overlay> {
-        let asked = |range: &u32| ranges.is_some_and(|ranges| ranges.contains(*self.map.ids(*range).start()));
+        let Some(ranges) = ranges else { return self.overlay(|_| None) };
+        let wanted = self.wanted(ranges)?;
+        let asked = |range: &u32| wanted(*range);
         self.overlay(|here| (0..self.map.count()).filter(asked).find(|range| !here.contains(*range)))
     }
 
@@ -142,13 +144,25 @@ impl NodePages {
 
     /// What was found, if it is served: where a key does not say its range, the record does.
     fn served(&self, generation: u64, found: Record) -> Answer<Record> {
-        if self.map.is_uniform() && generation != 0 && generation & EPOCH == 0 {
-            let range = self.map.range_of(found.get().key(), found.get().version());
-            if !self.generations()?.get(generation)?.ranges.contains(range) {
-                return Err(not_here(range, generation));
-            }
+        if !self.map.is_uniform() {
+            return Ok(found);
         }
-        Ok(found)
+        let range = self.map.range_of(found.get().key(), found.get().version());
+        let here = match generation {
+            LIVE => self.live.read().contains(range),
+            0 => true,
+            _ if generation & EPOCH != 0 => true,
+            _ => self.generations()?.get(generation)?.ranges.contains(range),
+        };
+        if here { Ok(found) } else { Err(not_here(range, generation)) }
+    }
+
+    /// As `served`, of an answer. A page that is not served fails all: who asked has an old plan.
+    fn all_served(&self, generation: u64, found: Answer<Option<Record>>) -> Answer<Answer<Option<Record>>> {
+        match found {
+            Ok(Some(found)) => Ok(Ok(Some(self.served(generation, found)?))),
+            found => Ok(found),
+        }
     }
 
     fn of_page(&self, generation: u64, key: PageKey) -> Answer<Option<Arc<dyn Snapshot>>> {
@@ -316,7 +330,8 @@ impl Pages for NodePages {
                 return Ok(keys.iter().map(|_| Ok(None)).collect());
             };
             let found = snapshot.lookup_many(keys).into_iter().zip(keys);
-            return Ok(found.map(|(found, key)| self.told(generation, Some(*key), found)).collect());
+            let told = found.map(|(found, key)| self.told(generation, Some(*key), found));
+            return told.map(|found| self.all_served(generation, found)).collect();
         }
         let served = self.generations()?.get(generation)?;
         let elsewhere = |range: &u32| !served.ranges.contains(*range);
@@ -325,10 +340,27 @@ impl Pages for NodePages {
         }
         let mut answers = Vec::with_capacity(keys.len());
         for (found, key) in served.snapshot.lookup_many(keys).into_iter().zip(keys) {
-            answers.push(match self.told(generation, Some(*key), found) {
-                Ok(Some(found)) => Ok(Some(self.served(generation, found)?)),
-                found => found,
-            });
+            answers.push(self.all_served(generation, self.told(generation, Some(*key), found))?);
+        }
+        Ok(answers)
+    }
+
+    fn lookup_in(
+        &self,
+        generation: u64,
+        ranges: &RangeSet,
+        keys: &[PageKey],
+    ) -> Answer<Vec<Answer<Option<Record>>>> {
+        let Some(snapshot) = self.snapshot(generation, Some(ranges))? else {
+            return Ok(keys.iter().map(|_| Ok(None)).collect());
+        };
+        let wanted = self.wanted(ranges)?;
+        let mut answers = Vec::with_capacity(keys.len());
+        for (found, key) in snapshot.lookup_many(keys).into_iter().zip(keys) {
+            let found = self.told(generation, Some(*key), found);
+            // Copies of other ranges may be old.
+            let asked = |found: &Record| wanted(self.map.range_of(*key, found.get().version()));
+            answers.push(found.map(|found| found.filter(asked)));
         }
         Ok(answers)
     }

@@ -87,6 +87,20 @@ pub trait Pages: Send + Sync + 'static {
     /// When none can be read.
     fn lookup_many(&self, generation: u64, keys: &[PageKey]) -> Answer<Vec<Answer<Option<Record>>>>;
 
+    /// The records of many pages, of those that are in these ranges.
+    ///
+    /// # Errors
+    /// When none can be read, or not all pages of the ranges are here.
+    fn lookup_in(
+        &self,
+        generation: u64,
+        ranges: &RangeSet,
+        keys: &[PageKey],
+    ) -> Answer<Vec<Answer<Option<Record>>>> {
+        self.check_ranges(generation, ranges)?;
+        self.lookup_many(generation, keys)
+    }
+
     /// All pages, one after the other.
     ///
     /// # Errors

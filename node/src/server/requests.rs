@@ -157,7 +157,12 @@ async fn serve(
         }
         Request::LookupMany { generation, keys } => {
             bound("keys in a multi-lookup", keys.len(), KEYS_MAX)?;
-            lookup_many(inner, pages, call, generation, keys).await
+            lookup_many(inner, pages, call, generation, None, keys).await
+        }
+        Request::LookupIn { generation, ranges, keys } => {
+            check_ranges(&ranges)?;
+            bound("keys in a multi-lookup", keys.len(), KEYS_MAX)?;
+            lookup_many(inner, pages, call, generation, Some(ranges), keys).await
         }
         Request::Stream { generation, order, from, direct, ranges } => {
             check_ranges(&ranges)?;
@@ -297,6 +302,7 @@ async fn lookup_many(
     pages: &Arc<dyn Pages>,
     call: &Call,
     generation: u64,
+    ranges: Option<RangeSet>,
     keys: Vec<Key>,
 ) -> std::result::Result<(), Stop> {
     let (_counted, _) = Counted::new(inner, |inner| &inner.counters.lookups);
@@ -304,7 +310,10 @@ async fn lookup_many(
     let lane = if pages.is_pulled(generation) { Lane::Pull } else { Lane::Short };
     let work = move || {
         let keys: Vec<PageKey> = keys.into_iter().map(PageKey::from).collect();
-        p.lookup_many(generation, &keys)
+        match &ranges {
+            Some(ranges) => p.lookup_in(generation, ranges, &keys),
+            None => p.lookup_many(generation, &keys),
+        }
     };
     let found = inner.workers.run(lane, work).done().await??;
     let (mut records, mut missing) = (Vec::new(), Missing::default());

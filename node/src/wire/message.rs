@@ -229,6 +229,15 @@ pub enum Request {
         /// Which pages.
         ranges: RangeSet,
     },
+    /// Many pages by their keys, if they are in these ranges. A node that does not have all pages of the ranges says so.
+    LookupIn {
+        /// The generation to read.
+        generation: u64,
+        /// The ranges.
+        ranges: RangeSet,
+        /// The pages, at most [`KEYS_MAX`].
+        keys: Vec<Key>,
+    },
 }
 
 /// Places in one request, at most.
@@ -632,6 +641,7 @@ mod tests {
             Request::LookupId { generation: 1, id: 7 },
             Request::LookupUrl { generation: 0, url: "http://h/".into() },
             Request::LookupMany { generation: 0, keys: vec![key; 3] },
+            Request::LookupIn { generation: 0, ranges: RangeSet::all(), keys: vec![key; 3] },
             Request::Stream {
                 generation: u64::MAX,
                 order: StreamOrder::Id,
