@@ -89,6 +89,7 @@ mod tls {
     use rustls::pki_types::pem::PemObject;
     use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
     use rustls::{ClientConfig, RootCertStore, ServerConfig};
+    use tokio::io::{AsyncRead, AsyncWrite};
 
     use crate::error::{NodeError, Result};
 
@@ -127,6 +128,11 @@ mod tls {
                 .with_single_cert(certificates(chain)?, key)
                 .map_err(failed)?;
             Ok(ServerTls(Arc::new(config).into()))
+        }
+
+        /// Takes a connection, for servers of other protocols than this crate's.
+        pub fn accept<S: AsyncRead + AsyncWrite + Unpin>(&self, socket: S) -> tokio_rustls::Accept<S> {
+            self.0.accept(socket)
         }
     }
 

@@ -2,31 +2,42 @@
 //!
 //! Data goes to stdout, messages to stderr. Exit code 0 means that what was asked was done and is durable.
 
+mod client;
 mod cmd;
-mod keys;
+mod traces;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+#[global_allocator]
+static MEMORY: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// A repository server for web pages.
 #[derive(Parser)]
 #[command(name = "webbase", version, after_help = EXAMPLES)]
 struct Program {
+    #[command(flatten)]
+    traces: traces::Traces,
     #[command(subcommand)]
     command: Command,
 }
 
-const EXAMPLES: &str = "Examples, a repository of one update node and one read node on this machine:
-  webbase mgmt --dir /srv/mgmt --listen 127.0.0.1:7701 --replicas 1
-  webbase node --dir /srv/u1 --mgmt 127.0.0.1:7701 --role update
-  webbase node --dir /srv/r1 --mgmt 127.0.0.1:7701 --role read --organization hash
+const EXAMPLES: &str = "Examples:
+  webbase up --demo                              a whole repository in ./webbase-data, with pages to look at
   webbase status
-  webbase cycle
-  webbase get http://example.org/";
+  webbase import crawl.warc.gz
+  webbase get http://example.org/
+  webbase stream --format jsonl
+
+A repository of one update node and one read node, as processes of their own:
+  webbase mgmt --dir /srv/mgmt --listen 127.0.0.1:7701 --http 127.0.0.1:7700 --replicas 1
+  webbase node --dir /srv/u1 --mgmt 127.0.0.1:7701 --role update
+  webbase node --dir /srv/r1 --mgmt 127.0.0.1:7701 --role read --organization hash";
 
 #[derive(Subcommand)]
 enum Command {
+    Up(cmd::up::Up),
     Mgmt(cmd::mgmt::Mgmt),
     Node(cmd::node::Node),
     Status(cmd::status::Status),
@@ -40,8 +51,10 @@ enum Command {
 
 fn main() -> ExitCode {
     let program = Program::parse();
+    program.traces.start();
     let run = async {
         match program.command {
+            Command::Up(command) => command.run().await,
             Command::Mgmt(command) => command.run().await,
             Command::Node(command) => command.run().await,
             Command::Status(command) => command.run().await,
@@ -88,5 +101,7 @@ mod tests {
         assert!(parse("webbase mgmt --dir d --range-bits 17").is_err());
         assert!(parse("webbase drain 00000000000000ff").is_ok());
         assert!(parse("webbase drain 12").is_err());
+        assert!(parse("webbase up --demo --http 127.0.0.1:0 --log json").is_ok());
+        assert!(parse("webbase up --read-nodes 0").is_err());
     }
 }

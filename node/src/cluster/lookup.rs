@@ -59,6 +59,9 @@ impl Cluster {
             return Ok(Found { generation: found.generation, pages: page });
         }
         let range = self.inner.repository.range_of_key(key).unwrap_or(0);
+        if let Some(found) = self.lookup_near(range, key).await? {
+            return Ok(found);
+        }
         self.ask_range(range, move |client, generation| async move { client.lookup(generation, key).await })
             .await
     }

@@ -20,6 +20,7 @@ mod cycle;
 mod everywhere;
 mod expiry;
 mod lookup;
+mod near;
 mod plans;
 mod progress;
 mod share;
@@ -37,6 +38,7 @@ pub use self::lookup::Found;
 pub use self::stream::ClusterStream;
 
 use self::connections::Connections;
+use self::near::Near;
 use self::plans::Plans;
 use crate::client::ClientSettings;
 use crate::cycle::message::{NodeId, Removal, SeenAgain};
@@ -92,6 +94,7 @@ struct Inner {
     key: RepositoryKey,
     connections: Arc<Connections>,
     plans: Arc<Plans>,
+    near: Near,
 }
 
 /// A repository. Clones share everything.
@@ -113,7 +116,8 @@ impl Cluster {
         to_nodes.repository = Some(key.fingerprint());
         let connections = Arc::new(Connections::new(to_nodes, settings.avoid));
         let plans = Plans::start(management.clone(), connections.clone(), settings.refresh);
-        let inner = Inner { settings, management, repository, key, connections, plans };
+        let inner =
+            Inner { settings, management, repository, key, connections, plans, near: Near::default() };
         Ok(Cluster { inner: Arc::new(inner) })
     }
 

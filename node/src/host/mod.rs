@@ -121,6 +121,7 @@ impl HostOptions {
 /// A running node. Dropping it stops it at once, as a kill would; [`Host::shutdown`] ends it in good order.
 pub struct Host {
     id: NodeId,
+    pages: Arc<NodePages>,
     server: Option<Server>,
     disk: Arc<Disk>,
     running: tokio::task::JoinHandle<()>,
@@ -205,7 +206,7 @@ impl Host {
             machine,
             disk: disk.clone(),
             peers,
-            pages,
+            pages: pages.clone(),
             repairs,
             load: server.watch_load(),
             outgoing,
@@ -214,12 +215,17 @@ impl Host {
             background: background.clone(),
         };
         let running = tokio::spawn(runner.run(heard, done, actions, options.heartbeat));
-        Ok(Host { id, server: Some(server), disk, running, repairing, _background: background })
+        Ok(Host { id, pages, server: Some(server), disk, running, repairing, _background: background })
     }
 
     /// Its name.
     pub fn id(&self) -> NodeId {
         self.id
+    }
+
+    /// Its pages, for who looks them up in this process ([`Cluster::reach`](crate::Cluster::reach)).
+    pub fn pages(&self) -> Arc<dyn Pages> {
+        self.pages.clone()
     }
 
     /// Where it listens.

@@ -1,50 +1,67 @@
 //! `webbase cycle`: the batch update, now.
 
-use anyhow::{Context, Result};
-use webbase_node::plan::Status;
+use std::time::Duration;
 
-use super::{Repository, node_name};
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+use webbase::standing;
+
+use crate::client::{Repository, Server};
+
+/// Between two looks at a running cycle.
+const LOOK: Duration = Duration::from_millis(100);
+/// A generation that is committed is served within this time, or something is wrong.
+const SERVED_LIMIT: Duration = Duration::from_secs(60);
 
 /// Run a cycle: everything added so far becomes visible, all at once.
 ///
 /// Progress goes to stderr, and at the end what came of it; the new generation's number to stdout, when readers see it.
 #[derive(clap::Args)]
 #[command(after_help = "Example:
-  webbase cycle --mgmt 127.0.0.1:7701")]
+  webbase cycle")]
 pub(crate) struct Cycle {
     #[command(flatten)]
-    repository: Repository,
+    server: Server,
 }
 
 impl Cycle {
     pub(crate) async fn run(self) -> Result<()> {
-        let cluster = self.repository.connect().await?;
-        let mut shown = String::new();
-        let show = |status: &Status| {
-            let line = progress(status);
-            if line != shown {
-                eprintln!("{line}");
-                shown = line;
-            }
-        };
-        let generation = cluster.cycle(show).await.context("no new generation")?;
-        println!("{generation}");
+        let repository = self.server.connect().await?;
+        println!("{}", run(&repository).await.context("no new generation")?);
         Ok(())
     }
 }
 
-fn progress(status: &Status) -> String {
-    let Some((number, phase)) = &status.cycle else {
-        let outcome = status.outcome.as_ref().filter(|outcome| outcome.cycle == status.last_cycle);
-        let outcome = outcome.map_or_else(String::new, |outcome| format!("{outcome}; "));
-        return format!("{outcome}generation {} is served", status.serving);
+/// Runs a cycle to its end, and says which generation it made.
+pub(crate) async fn run(repository: &Repository) -> Result<u64> {
+    let begun = repository.json(repository.post("/cycle", &[])).await?;
+    let number = |value: &Value, name: &str| value.get(name).and_then(Value::as_u64);
+    let (Some(cycle), Some(before)) = (number(&begun, "cycle"), number(&begun, "committed_before")) else {
+        bail!("the server does not say which cycle has begun: {begun}");
     };
-    let mut line = format!("cycle {number}: {phase}");
-    for node in &status.nodes {
-        if let Some((phase, pages, bytes)) = node.progress {
-            let phase = format!("{phase:?}").to_lowercase();
-            line += &format!("; node {}: {phase}, {pages} pages, {bytes} bytes", node_name(node.id));
+    let (mut shown, mut ended_at) = (String::new(), None);
+    loop {
+        let status = repository.status().await?;
+        let line = standing::progress(&status);
+        if line != shown {
+            eprintln!("{line}");
+            shown = line;
         }
+        let running = status.get("cycle").and_then(|running| number(running, "number"));
+        if running != Some(cycle) && number(&status, "last_cycle") >= Some(cycle) {
+            let committed = number(&status, "committed").unwrap_or(0);
+            if committed <= before {
+                let outcome = status.get("outcome").and_then(|o| o.get("text")).and_then(Value::as_str);
+                bail!("{}; its pages stay for the next one", outcome.unwrap_or("the cycle was aborted"));
+            }
+            if number(&status, "serving") >= Some(committed) {
+                return Ok(committed);
+            }
+            let since = ended_at.get_or_insert_with(std::time::Instant::now);
+            if since.elapsed() > SERVED_LIMIT {
+                bail!("generation {committed} is committed, but some ranges have no node that serves it yet");
+            }
+        }
+        tokio::time::sleep(LOOK).await;
     }
-    line
 }

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use anyhow::Result;
+use webbase::standing::node_name;
 use webbase_node::cycle::message::NodeId;
 
-use super::{Repository, node_id, node_name};
+use super::{Repository, node_id};
 
 /// Move everything off a node, and wait until it is out of the table. Its pages stay readable all the time.
 #[derive(clap::Args)]

@@ -3,8 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
-
-use crate::keys;
+use webbase::keys;
 
 /// Make a token and a certificate, by which the members of a repository know each other.
 ///
@@ -13,9 +12,9 @@ use crate::keys;
 #[derive(clap::Args)]
 #[command(after_help = "Example, a repository on several machines:
   webbase keys /etc/webbase/keys                                   (once; then copy the folder)
-  webbase mgmt --dir /srv/mgmt --listen 10.0.0.1:7701 --keys /etc/webbase/keys
+  webbase mgmt --dir /srv/mgmt --listen 10.0.0.1:7701 --http 10.0.0.1:7700 --keys /etc/webbase/keys
   webbase node --dir /srv/r1 --listen 10.0.0.2:7702 --mgmt 10.0.0.1:7701 --role read --keys /etc/webbase/keys
-  webbase status --mgmt 10.0.0.1:7701 --keys /etc/webbase/keys")]
+  webbase status --server https://10.0.0.1:7700 --keys /etc/webbase/keys")]
 pub(crate) struct Keys {
     /// The folder to make.
     #[arg(value_name = "DIR")]
@@ -25,7 +24,10 @@ pub(crate) struct Keys {
 impl Keys {
     pub(crate) async fn run(self) -> Result<()> {
         keys::make(&self.dir)?;
-        eprintln!("{}: token, cert.pem and key.pem are made; use them with --keys", self.dir.display());
+        eprintln!(
+            "{}: token, read-token, cert.pem and key.pem are made; use them with --keys",
+            self.dir.display()
+        );
         Ok(())
     }
 }

@@ -5,17 +5,19 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use webbase::gateway;
+use webbase::keys::Keys;
 use webbase_mgmt_server::{Distribution, ManagementServer, ServerOptions, Update};
+use webbase_node::{Cluster, ClusterSettings};
 
 use super::{ready, set, told_to_stop};
-use crate::keys::Keys;
 
 /// Run the management server: it knows all nodes, and runs the cycles. Pages never pass through it.
 ///
-/// Prints "listening on ADDR" when it can be used; ends in good order on SIGTERM and SIGINT.
+/// Prints "listening on ADDR" when it can be used, and with --http also "http on ADDR"; ends in good order on SIGTERM and SIGINT.
 #[derive(clap::Args)]
 #[command(after_help = "Example:
-  webbase mgmt --dir /srv/mgmt --listen 127.0.0.1:7701 --replicas 2")]
+  webbase mgmt --dir /srv/mgmt --listen 127.0.0.1:7701 --http 127.0.0.1:7700 --replicas 2")]
 pub(crate) struct Mgmt {
     /// Its folder; a new repository is made in an empty one.
     #[arg(long, value_name = "DIR")]
@@ -23,6 +25,9 @@ pub(crate) struct Mgmt {
     /// Where to listen; with port 0 the system chooses.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7701")]
     listen: SocketAddr,
+    /// Where to serve HTTP, if at all; with port 0 the system chooses.
+    #[arg(long, value_name = "ADDR")]
+    http: Option<SocketAddr>,
     /// On how many nodes of each role a page lies. Counts when the repository is made.
     #[arg(long, value_name = "R", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
     replicas: u32,
@@ -100,10 +105,33 @@ impl Mgmt {
         let starting = ManagementServer::start(options);
         let mut server = starting.await.with_context(|| format!("cannot run in {dir}"))?;
         ready(server.address())?;
+        let gateway = match self.http {
+            None => None,
+            Some(address) => Some(serve_http(address, &server, &self.keys).await?),
+        };
         tokio::select! {
             stop = told_to_stop() => stop?,
             ended = server.ended() => return ended.with_context(|| format!("cannot go on in {dir}")),
         }
+        if let Some(gateway) = gateway {
+            gateway.shutdown().await;
+        }
         server.shutdown().await.with_context(|| format!("did not end in good order in {dir}"))
     }
+}
+
+/// Serves the repository over HTTP, as a client of its own server.
+async fn serve_http(address: SocketAddr, server: &ManagementServer, keys: &Keys) -> Result<gateway::Running> {
+    let mut reached = server.address();
+    if reached.ip().is_unspecified() {
+        reached.set_ip(std::net::Ipv4Addr::LOCALHOST.into());
+    }
+    let mut settings = ClusterSettings::default();
+    keys.client(&mut settings.client)?;
+    let cluster = Cluster::connect(reached, settings).await?;
+    let mut settings = gateway::Settings::on(address);
+    keys.gateway(&mut settings)?;
+    let running = gateway::start(cluster, settings).await?;
+    println!("http on {}", running.address());
+    Ok(running)
 }

@@ -9,16 +9,16 @@ pub(crate) mod node;
 pub(crate) mod remove_lost;
 pub(crate) mod status;
 pub(crate) mod stream;
+pub(crate) mod up;
 
 use std::io::Write;
 use std::net::SocketAddr;
 
 use anyhow::{Context, Result};
 use tokio::signal::unix::{SignalKind, signal};
+use webbase::keys::Keys;
 use webbase_node::cycle::message::NodeId;
 use webbase_node::{Cluster, ClusterSettings};
-
-use crate::keys::Keys;
 
 /// Where a repository is.
 #[derive(clap::Args)]
@@ -45,10 +45,6 @@ pub(crate) fn node_id(text: &str) -> Result<NodeId, String> {
     let id = digits.then(|| u64::from_str_radix(text, 16).ok()).flatten();
     id.map(NodeId)
         .ok_or_else(|| "a node is named by 16 hexadecimal digits, as `webbase status` prints them".into())
-}
-
-pub(crate) fn node_name(id: NodeId) -> String {
-    format!("{:016x}", id.0)
 }
 
 /// Says on stdout, in one line, that the service can be used: whoever started it waits for this.

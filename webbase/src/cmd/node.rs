@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use webbase::keys::Keys;
 use webbase_node::{Host, HostOptions, Role};
 use webbase_storage::Organization;
 
 use super::{ready, set, told_to_stop};
-use crate::keys::Keys;
 
 /// How long requests under way may take when the node is told to end.
 const SHUTDOWN: Duration = Duration::from_secs(20);

@@ -1,9 +1,10 @@
 //! `webbase remove-lost`: give up a node that will not return.
 
 use anyhow::Result;
+use webbase::standing::node_name;
 use webbase_node::cycle::message::NodeId;
 
-use super::{Repository, node_id, node_name};
+use super::{Repository, node_id};
 
 /// Give up a node that is down: its ranges are given to others, which copy them from replicas.
 ///

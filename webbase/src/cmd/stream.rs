@@ -1,50 +1,50 @@
 //! `webbase stream`: all pages of the current generation, or all there are now.
 
-use anyhow::{Result, ensure};
-use webbase_node::NodeError;
-use webbase_node::plan::LIVE;
-use webbase_node::wire::message::Code;
+use std::io::Write;
 
-use super::Repository;
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use crate::client::Server;
 
 /// Go through all pages: those of the current generation, or, with incremental update, those there are now.
 #[derive(clap::Args)]
-#[command(after_help = "Example:
-  webbase stream --format count")]
+#[command(after_help = "Examples:
+  webbase stream --format count
+  webbase stream --format jsonl > pages.jsonl")]
 pub(crate) struct Stream {
-    /// count: only how many pages and bytes there are.
-    #[arg(long, value_name = "FORMAT", value_parser = ["count"])]
+    /// jsonl: a line of JSON for each page; count: only how many pages and bytes there are.
+    #[arg(long, value_name = "FORMAT", value_parser = ["jsonl", "count"])]
     format: String,
     #[command(flatten)]
-    repository: Repository,
+    server: Server,
 }
 
 impl Stream {
     pub(crate) async fn run(self) -> Result<()> {
-        let cluster = self.repository.connect().await?;
-        let mut stream = cluster.stream().await?;
-        let (mut pages, mut bytes, mut damaged) = (0_u64, 0_u64, 0_u64);
-        while let Some(record) = stream.next().await {
-            match record {
-                Ok(record) => (pages, bytes) = (pages + 1, bytes + record.bytes().len() as u64),
-                Err(NodeError::Refused { peer, fault }) if fault.code == Code::Damaged => {
-                    eprintln!("webbase: {peer}: {fault}");
-                    damaged += 1;
-                }
-                Err(e) => return Err(e.into()),
-            }
+        let repository = self.server.connect().await?;
+        let request = repository.get("/stream", &[("format", &self.format)]);
+        if self.format == "count" {
+            return count(&repository.json(request).await?);
         }
-        match self.format.as_str() {
-            "count" => {
-                let which = match stream.generation() {
-                    LIVE => "live".to_owned(),
-                    generation => format!("generation {generation}"),
-                };
-                println!("{which}: {pages} pages, {bytes} bytes");
-            }
-            other => anyhow::bail!("there is no format {other}"),
+        let mut answer = repository.ask(request).await?;
+        let mut out = std::io::stdout().lock();
+        while let Some(piece) = answer.chunk().await.context("the stream was cut off")? {
+            out.write_all(&piece).context("cannot write to stdout")?;
         }
-        ensure!(damaged == 0, "{damaged} pages are damaged");
-        Ok(())
+        out.flush().context("cannot write to stdout")
     }
+}
+
+fn count(counted: &Value) -> Result<()> {
+    let number = |name: &str| counted.get(name).and_then(Value::as_u64);
+    let which = match number("generation") {
+        None => "live".to_owned(),
+        Some(generation) => format!("generation {generation}"),
+    };
+    let (pages, bytes) = (number("pages").unwrap_or(0), number("bytes").unwrap_or(0));
+    println!("{which}: {pages} pages, {bytes} bytes");
+    let damaged = number("damaged").unwrap_or(0);
+    ensure!(damaged == 0, "{damaged} pages are damaged");
+    Ok(())
 }

@@ -1,0 +1,154 @@
+//! A repository over HTTP, for the commands: where it is, who we are, and what went wrong.
+//!
+//! With `--mgmt` there need be no gateway: the command is its own, on a port and with a token that nobody else knows.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use reqwest::{RequestBuilder, Response, StatusCode, Url};
+use serde_json::Value;
+use webbase::gateway::{self, Running};
+use webbase::keys::{Keys, NAME};
+use webbase_node::{Cluster, ClusterSettings, Token};
+
+/// A server that cannot be reached in this time is not there.
+const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+/// Nothing comes for so long: it will not come.
+const PAUSE_LIMIT: Duration = Duration::from_secs(120);
+
+/// Where a repository is.
+#[derive(clap::Args)]
+pub(crate) struct Server {
+    /// Where the repository answers HTTP.
+    #[arg(long, value_name = "URL", env = "WEBBASE_SERVER", default_value = "http://127.0.0.1:7700")]
+    server: String,
+    /// Where its management server listens: asks the repository directly, without a gateway.
+    #[arg(long, value_name = "ADDR")]
+    mgmt: Option<SocketAddr>,
+    #[command(flatten)]
+    keys: Keys,
+}
+
+/// A repository over HTTP.
+pub(crate) struct Repository {
+    client: reqwest::Client,
+    base: Url,
+    token: Option<String>,
+    _own: Option<Running>,
+}
+
+impl Server {
+    pub(crate) async fn connect(&self) -> Result<Repository> {
+        match self.mgmt {
+            Some(address) => self.own_gateway(address).await,
+            None => self.over_http().await,
+        }
+    }
+
+    async fn own_gateway(&self, address: SocketAddr) -> Result<Repository> {
+        let mut settings = ClusterSettings::default();
+        self.keys.client(&mut settings.client)?;
+        let connecting = Cluster::connect(address, settings);
+        let cluster = connecting.await.with_context(|| format!("no repository at {address}"))?;
+        let token = Token::random()?;
+        let mut settings = gateway::Settings::on((Ipv4Addr::LOCALHOST, 0).into());
+        settings.doors.token = Some(token.clone());
+        let running = gateway::start(cluster, settings).await?;
+        let base = Url::parse(&format!("http://{}/", running.address())).context("no address")?;
+        let client = builder().build().context("cannot use HTTP")?;
+        let token = token.bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+        Ok(Repository { client, base, token: Some(token), _own: Some(running) })
+    }
+
+    async fn over_http(&self) -> Result<Repository> {
+        let no_url = || format!("{} is no address of a server, such as http://127.0.0.1:7700", self.server);
+        let mut base = Url::parse(&self.server).with_context(no_url)?;
+        if !matches!(base.scheme(), "http" | "https") || base.host_str().is_none() {
+            bail!("{}", no_url());
+        }
+        let mut builder = builder();
+        let keys = self.keys.http()?;
+        if let (Some(keys), "https") = (&keys, base.scheme()) {
+            let certificate = reqwest::Certificate::from_pem(&keys.certificate).context("no certificate")?;
+            builder = builder.tls_certs_only([certificate]);
+            // The certificate is the repository's, on whatever machine.
+            let addresses = base.socket_addrs(|| None).with_context(|| format!("{base} is nowhere"))?;
+            builder = builder.resolve_to_addrs(NAME, &addresses);
+            base.set_host(Some(NAME)).with_context(no_url)?;
+        }
+        let client = builder.build().context("cannot use HTTP")?;
+        Ok(Repository { client, base, token: keys.map(|keys| keys.token), _own: None })
+    }
+}
+
+fn builder() -> reqwest::ClientBuilder {
+    reqwest::Client::builder()
+        .no_proxy()
+        .redirect(reqwest::redirect::Policy::none())
+        .connect_timeout(CONNECT_LIMIT)
+        .read_timeout(PAUSE_LIMIT)
+}
+
+impl Repository {
+    fn url(&self, path: &str, parameters: &[(&str, &str)]) -> Url {
+        let mut url = self.base.clone();
+        url.set_path(path);
+        if !parameters.is_empty() {
+            url.query_pairs_mut().extend_pairs(parameters);
+        }
+        url
+    }
+
+    fn authorized(&self, request: RequestBuilder) -> RequestBuilder {
+        match &self.token {
+            Some(token) => request.bearer_auth(token),
+            None => request,
+        }
+    }
+
+    /// A question.
+    pub(crate) fn get(&self, path: &str, parameters: &[(&str, &str)]) -> RequestBuilder {
+        self.authorized(self.client.get(self.url(path, parameters)))
+    }
+
+    /// A command.
+    pub(crate) fn post(&self, path: &str, parameters: &[(&str, &str)]) -> RequestBuilder {
+        self.authorized(self.client.post(self.url(path, parameters)))
+    }
+
+    /// Asks; an answer that is no success is an error that says what the server says.
+    pub(crate) async fn ask(&self, request: RequestBuilder) -> Result<Response> {
+        let answer = request.send().await.map_err(|e| self.failed(e))?;
+        let status = answer.status();
+        if status.is_success() {
+            return Ok(answer);
+        }
+        let text = answer.text().await.unwrap_or_default();
+        let problem: Option<Value> = serde_json::from_str(&text).ok();
+        let detail = problem.as_ref().and_then(|problem| problem.get("detail")?.as_str());
+        let detail = detail.map_or_else(|| text.chars().take(500).collect(), str::to_owned);
+        let hint = if status == StatusCode::UNAUTHORIZED { "; --keys names its folder" } else { "" };
+        Err(anyhow!("{detail}{hint}"))
+    }
+
+    fn failed(&self, e: reqwest::Error) -> anyhow::Error {
+        let is_absent = e.is_connect();
+        let e = anyhow::Error::new(e.without_url());
+        match is_absent {
+            true => e.context(format!("no repository at {}; `webbase up` starts one", self.base)),
+            false => e.context(format!("{} does not answer", self.base)),
+        }
+    }
+
+    /// A JSON answer.
+    pub(crate) async fn json(&self, request: RequestBuilder) -> Result<Value> {
+        let text = self.ask(request).await?.text().await.map_err(|e| self.failed(e))?;
+        serde_json::from_str(&text).context("the server answers with something else than JSON")
+    }
+
+    /// How things stand.
+    pub(crate) async fn status(&self) -> Result<Value> {
+        self.json(self.get("/status", &[])).await
+    }
+}

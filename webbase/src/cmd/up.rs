@@ -1,0 +1,97 @@
+//! `webbase up`: a whole repository in one process.
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use webbase::demo;
+use webbase::embedded::{Embedded, Options};
+use webbase::gateway;
+use webbase::keys::Keys;
+
+use super::told_to_stop;
+
+/// Where the commands look for a repository.
+const USUAL_PORT: u16 = 7700;
+
+/// Run a whole repository in one process: management server, update and read nodes, and HTTP.
+///
+/// Prints where it is when it can be used; ends in good order on SIGTERM and SIGINT (Ctrl-C). Started again in the same folder
+/// it goes on where it was.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  webbase up                           in ./webbase-data, at http://127.0.0.1:7700
+  webbase up --demo                    with pages to look at
+  webbase up --dir /srv/pages --read-nodes 2 --replicas 2 --update-nodes 2")]
+pub(crate) struct Up {
+    /// Its folder; a new repository is made in an empty one.
+    #[arg(long, value_name = "DIR", default_value = "webbase-data")]
+    dir: PathBuf,
+    /// How many update nodes there are.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    update_nodes: u32,
+    /// How many read nodes there are.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    read_nodes: u32,
+    /// On how many nodes of each role a page lies. Counts when the repository is made.
+    #[arg(long, value_name = "R", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    replicas: u32,
+    /// Where to serve HTTP; with port 0 the system chooses.
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7700")]
+    http: SocketAddr,
+    /// Where the management server listens, for `webbase drain` and for more nodes; with port 0 the system chooses.
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0")]
+    listen: SocketAddr,
+    /// Fill it with a small invented web, if it is empty.
+    #[arg(long)]
+    demo: bool,
+    #[command(flatten)]
+    keys: Keys,
+}
+
+impl Up {
+    pub(crate) async fn run(self) -> Result<()> {
+        let mut options = Options::new(&self.dir);
+        options.update_nodes = self.update_nodes;
+        options.read_nodes = self.read_nodes;
+        options.replicas = self.replicas;
+        options.listen = self.listen;
+        options.gateway = gateway::Settings::on(self.http);
+        self.keys.gateway(&mut options.gateway)?;
+        let scheme = if options.gateway.tls.is_some() { "https" } else { "http" };
+        let stop = told_to_stop();
+        tokio::pin!(stop);
+        let mut running = tokio::select! {
+            stopped = &mut stop => return stopped,
+            running = Embedded::start(options) => running?,
+        };
+        self.welcome(scheme, &running)?;
+        let filling = self.demo.then(|| tokio::spawn(demo::fill(running.cluster().clone())));
+        tokio::select! {
+            stopped = &mut stop => stopped?,
+            ended = running.ended() => return ended,
+        }
+        if let Some(filling) = filling {
+            filling.abort();
+        }
+        running.shutdown().await
+    }
+
+    /// Where it is, and what to try.
+    fn welcome(&self, scheme: &str, running: &Embedded) -> Result<()> {
+        let address = running.http();
+        let usual = address == SocketAddr::from(([127, 0, 0, 1], USUAL_PORT)) && scheme == "http";
+        let server = if usual { String::new() } else { format!(" --server {scheme}://{address}") };
+        let text = format!(
+            "webbase serves {scheme}://{address}/ (folder {}, management server at {})\n\
+             how it stands:   webbase status{server}\n\
+             add pages:       webbase import{server} FILE.warc.gz\n\
+             get them all:    webbase stream{server} --format jsonl\n",
+            self.dir.display(),
+            running.management()
+        );
+        let mut out = std::io::stdout().lock();
+        out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("cannot write to stdout")
+    }
+}

@@ -1,0 +1,147 @@
+//! Connections: accepted while there is room, each with its own task, ended in good order.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::{JoinHandle, JoinSet};
+use webbase_node::{Cluster, check_listen};
+
+use super::patient::Patient;
+use super::{Gateway, Limits, Settings, router};
+
+/// After an accept that failed, because there are no more files, say.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// A gateway that serves. Dropping it ends it at once.
+pub struct Running {
+    address: SocketAddr,
+    stop: watch::Sender<bool>,
+    accepting: JoinHandle<()>,
+}
+
+impl Running {
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Takes no more requests, and lets those under way come to their end within the limit.
+    pub async fn shutdown(mut self) {
+        // Whoever does not hear it has ended already.
+        let _ = self.stop.send(true);
+        let _ended = (&mut self.accepting).await;
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
+}
+
+/// Serves a repository over HTTP.
+///
+/// # Errors
+/// When the address is not free, or could be reached by strangers without a token and TLS.
+pub async fn start(cluster: Cluster, settings: Settings) -> Result<Running> {
+    check_listen(settings.listen, settings.doors.token.is_some(), settings.tls.is_some())?;
+    let listener = TcpListener::bind(settings.listen).await;
+    let listener = listener.with_context(|| format!("cannot listen on {}", settings.listen))?;
+    let address = listener.local_addr().context("cannot tell where it listens")?;
+    let (router, gateway) = router(cluster, &settings);
+    let (stop, stopped) = watch::channel(false);
+    let accepting = tokio::spawn(accept(listener, router, gateway, settings, stopped));
+    Ok(Running { address, stop, accepting })
+}
+
+async fn accept(
+    listener: TcpListener,
+    router: Router,
+    gateway: Arc<Gateway>,
+    settings: Settings,
+    mut stopped: watch::Receiver<bool>,
+) {
+    let room = Arc::new(Semaphore::new(settings.limits.connections_max));
+    let mut connections = JoinSet::new();
+    loop {
+        let accepting = async {
+            // The semaphore is never closed.
+            let permit = room.clone().acquire_owned().await.ok();
+            (permit, listener.accept().await)
+        };
+        let (permit, accepted) = tokio::select! {
+            _ = stopped.changed() => break,
+            Some(_) = connections.join_next(), if !connections.is_empty() => continue,
+            accepted = accepting => accepted,
+        };
+        let Ok((socket, _)) = accepted else {
+            tokio::time::sleep(PAUSE).await;
+            continue;
+        };
+        let (router, gateway, settings) = (router.clone(), gateway.clone(), settings.clone());
+        let stopped = stopped.clone();
+        connections.spawn(async move {
+            let _permit = permit;
+            gateway.metrics.connections.inc();
+            connection(socket, router, &settings, stopped).await;
+            gateway.metrics.connections.dec();
+        });
+    }
+    drop(listener);
+    let ending = async { while connections.join_next().await.is_some() {} };
+    if tokio::time::timeout(settings.limits.end_time, ending).await.is_err() {
+        tracing::warn!(connections = connections.len(), "connections are cut off");
+    }
+    connections.shutdown().await;
+}
+
+async fn connection(socket: TcpStream, router: Router, settings: &Settings, stopped: watch::Receiver<bool>) {
+    // Answers are written whole; waiting for more would only delay them.
+    let _slower = socket.set_nodelay(true);
+    let limits = &settings.limits;
+    match &settings.tls {
+        None => serve(Patient::new(socket, limits.write_pause), router, limits, stopped).await,
+        Some(tls) => {
+            let Ok(Ok(socket)) = tokio::time::timeout(limits.head_time, tls.accept(socket)).await else {
+                return;
+            };
+            serve(Patient::new(socket, limits.write_pause), router, limits, stopped).await;
+        }
+    }
+}
+
+async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+    socket: S,
+    router: Router,
+    limits: &Limits,
+    mut stopped: watch::Receiver<bool>,
+) {
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.head_time)
+        .max_header_size(limits.head_bytes_max)
+        .half_close(false)
+        .serve_connection(TokioIo::new(socket), TowerToHyperService::new(router));
+    tokio::pin!(connection);
+    tokio::select! {
+        ended = connection.as_mut() => {
+            if let Err(e) = ended {
+                tracing::debug!(why = %e, "a connection ended early");
+            }
+            return;
+        }
+        _ = stopped.changed() => connection.as_mut().graceful_shutdown(),
+    }
+    if let Err(e) = connection.await {
+        tracing::debug!(why = %e, "a connection ended early");
+    }
+}

@@ -1,0 +1,89 @@
+//! `GET /status`: how things stand, as JSON. `POST /cycle`: the batch update, now.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::Response;
+use axum::routing::{get, post};
+use hyper::StatusCode;
+use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, LOCATION};
+use serde_json::{Value, json};
+
+use super::Gateway;
+use super::operation::{JSON, Operation, query};
+use super::params::Params;
+use super::problem::Problem;
+use crate::standing;
+
+pub(super) fn operations() -> Vec<Operation> {
+    vec![
+        Operation {
+            path: "/status",
+            method: "get",
+            name: "status",
+            summary: "Generations, the running cycle and the nodes",
+            parameters: vec![],
+            body: None,
+            answers: &[(200, JSON, "How things stand now")],
+            is_long: false,
+            route: get(show),
+        },
+        Operation {
+            path: "/cycle",
+            method: "post",
+            name: "cycle",
+            summary: "Begin a cycle: everything added so far becomes visible, all at once",
+            parameters: vec![query("wait", "boolean", "answer when readers see the new generation")],
+            body: None,
+            answers: &[
+                (200, JSON, "With wait: the generation that was made"),
+                (202, JSON, "The cycle has begun; /status tells how it goes"),
+                (409, "application/problem+json", "It cannot begin now, or was aborted"),
+            ],
+            is_long: true,
+            route: post(cycle),
+        },
+    ]
+}
+
+/// A JSON answer that nobody keeps.
+pub(super) fn as_json_answer(status: StatusCode, value: &Value) -> Response {
+    let mut response = Response::new(Body::from(format!("{value:#}\n")));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+async fn show(State(gateway): State<Arc<Gateway>>, params: Params) -> Result<Response, Problem> {
+    params.finish()?;
+    let status = gateway.cluster.status().await?;
+    // Whoever reads here that a generation is served finds its pages here from now on.
+    if gateway.served.swap(status.serving, Ordering::Relaxed) != status.serving {
+        gateway.cluster.refresh().await?;
+    }
+    let mut value = standing::as_json(&status);
+    if let Value::Object(members) = &mut value {
+        members.insert("version".into(), env!("CARGO_PKG_VERSION").into());
+        members.insert("management".into(), gateway.cluster.management().address().to_string().into());
+        members.insert("gateway".into(), gateway.metrics.as_json());
+    }
+    Ok(as_json_answer(StatusCode::OK, &value))
+}
+
+async fn cycle(State(gateway): State<Arc<Gateway>>, mut params: Params) -> Result<Response, Problem> {
+    let wait = params.flag("wait")?;
+    params.finish()?;
+    if wait {
+        let generation = gateway.cluster.cycle(|_| {}).await?;
+        return Ok(as_json_answer(StatusCode::OK, &json!({"generation": generation})));
+    }
+    let committed = gateway.cluster.status().await?.committed;
+    let cycle = gateway.cluster.management().start_cycle().await?;
+    let value = json!({"cycle": cycle, "committed_before": committed});
+    let mut response = as_json_answer(StatusCode::ACCEPTED, &value);
+    response.headers_mut().insert(LOCATION, HeaderValue::from_static("/status"));
+    Ok(response)
+}

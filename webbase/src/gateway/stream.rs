@@ -1,0 +1,207 @@
+//! `GET /stream`: many pages, as JSON lines.
+//!
+//! A task takes pages from the repository and sends pieces of the answer; between the two and in the socket a bounded number of bytes
+//! waits, so a slow client slows its own stream only. Now and then the cursor is sent along, and at the end in the trailer
+//! `webbase-cursor` (for clients that take trailers): a stream that breaks goes on behind any of them, with `cursor=`.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::Response;
+use axum::routing::get;
+use bytes::Bytes;
+use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, TRAILER};
+use hyper::{HeaderMap, StatusCode};
+use serde_json::json;
+use tokio::sync::mpsc;
+use webbase_node::plan::LIVE;
+use webbase_node::wire::message::Code;
+use webbase_node::{ClusterStream, NodeError, StreamCursor};
+
+use super::Gateway;
+use super::body::{CutOff, Sending, Sent};
+use super::json_lines;
+use super::operation::{Operation, query};
+use super::params::Params;
+use super::problem::Problem;
+use super::status::as_json_answer;
+
+const CURSOR: HeaderName = HeaderName::from_static("webbase-cursor");
+/// An answer leaves in pieces of about so many bytes.
+const PIECE_BYTES: usize = 128 << 10;
+/// Pieces that wait for the socket.
+const PIECES: usize = 4;
+/// The cursor is sent along after so many bytes, or so much time.
+const CURSOR_BYTES: u64 = 8 << 20;
+const CURSOR_TIME: Duration = Duration::from_secs(5);
+
+pub(super) fn operations() -> Vec<Operation> {
+    vec![Operation {
+        path: "/stream",
+        method: "get",
+        name: "stream",
+        summary: "All pages, or those that are asked for",
+        parameters: vec![
+            query("format", "string", "jsonl, or count for how many pages and bytes there are"),
+            query("cursor", "string", "go on behind this place of an earlier stream"),
+        ],
+        body: None,
+        answers: &[
+            (200, "application/jsonl", "The pages; the cursor now and then, and at the end"),
+            (410, "application/problem+json", "The cursor's generation is gone"),
+        ],
+        is_long: true,
+        route: get(stream),
+    }]
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Format {
+    Jsonl,
+    Count,
+}
+
+async fn stream(State(gateway): State<Arc<Gateway>>, mut params: Params) -> Result<Response, Problem> {
+    let format = match params.take("format")?.as_deref() {
+        None | Some("jsonl") => Format::Jsonl,
+        Some("count") => Format::Count,
+        Some(other) => {
+            let other: String = other.chars().take(50).collect();
+            return Err(Problem::bad("bad-format", format!("there is no format {other:?}")));
+        }
+    };
+    let cursor: Option<StreamCursor> = match params.take("cursor")? {
+        None => None,
+        Some(text) => Some(text.parse()?),
+    };
+    params.finish()?;
+    let Ok(permit) = gateway.streams.clone().try_acquire_owned() else {
+        let text = format!("{} streams are being sent already", gateway.limits.streams_max);
+        return Err(Problem::new(StatusCode::TOO_MANY_REQUESTS, "too-many-streams", text).after_s(5));
+    };
+    let pages = match &cursor {
+        None => gateway.cluster.stream().await?,
+        Some(cursor) => gateway.cluster.resume(cursor).await?,
+    };
+    if format == Format::Count {
+        return count(pages).await;
+    }
+    let (sender, receiver) = mpsc::channel(PIECES);
+    let writer = Writer::new(gateway.clone(), pages, sender);
+    tokio::spawn(writer.run());
+    let mut response = Response::new(Body::new(Sending { receiver, _permit: permit }));
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/jsonl"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(TRAILER, HeaderValue::from_static("webbase-cursor"));
+    Ok(response)
+}
+
+/// Whether an error is of one page, and the stream goes on.
+fn is_damaged_page(e: &NodeError) -> bool {
+    matches!(e, NodeError::Refused { fault, .. } if fault.code == Code::Damaged)
+}
+
+async fn count(mut stream: ClusterStream) -> Result<Response, Problem> {
+    let (mut pages, mut bytes, mut damaged) = (0_u64, 0_u64, 0_u64);
+    while let Some(record) = stream.next().await {
+        match record {
+            Ok(record) => (pages, bytes) = (pages + 1, bytes + record.bytes().len() as u64),
+            Err(e) if is_damaged_page(&e) => damaged += 1,
+            Err(e) => return Err(e.into()),
+        }
+    }
+    let generation = Some(stream.generation()).filter(|generation| *generation != LIVE);
+    let value = json!({"generation": generation, "pages": pages, "bytes": bytes, "damaged": damaged});
+    Ok(as_json_answer(StatusCode::OK, &value))
+}
+
+/// Makes an answer of pages.
+struct Writer {
+    gateway: Arc<Gateway>,
+    stream: ClusterStream,
+    sender: mpsc::Sender<Sent>,
+    out: Vec<u8>,
+    pages: u64,
+    damaged: u64,
+    bytes: u64,
+    /// What was sent, and when, at the last cursor.
+    told: (u64, Instant),
+}
+
+/// Nobody reads any more.
+struct Gone;
+
+impl Writer {
+    fn new(gateway: Arc<Gateway>, stream: ClusterStream, sender: mpsc::Sender<Sent>) -> Writer {
+        let told = (0, Instant::now());
+        Writer { gateway, stream, sender, out: Vec::new(), pages: 0, damaged: 0, bytes: 0, told }
+    }
+
+    async fn run(mut self) {
+        self.gateway.metrics.streams.inc();
+        // Whoever is gone need not be told.
+        let _gone = self.send_all().await;
+        self.gateway.metrics.streams.dec();
+    }
+
+    async fn send_all(&mut self) -> Result<(), Gone> {
+        while let Some(record) = self.stream.next().await {
+            match record {
+                Ok(record) => {
+                    let dictionaries = self.gateway.cluster.dictionaries();
+                    if let Err(problem) = json_lines::page(&record, dictionaries, &mut self.out) {
+                        return self.fail(problem.detail().to_owned()).await;
+                    }
+                    self.pages += 1;
+                    self.gateway.metrics.pages_streamed.inc();
+                }
+                Err(e) if is_damaged_page(&e) => {
+                    tracing::warn!("a stream goes on without a page: {e}");
+                    self.damaged += 1;
+                }
+                Err(e) => return self.fail(e.to_string()).await,
+            }
+            if self.out.len() >= PIECE_BYTES {
+                self.send().await?;
+            }
+            let (bytes, at) = self.told;
+            let told = self.bytes + self.out.len() as u64;
+            // A clock is asked seldom.
+            let is_time = self.pages.is_multiple_of(64) && at.elapsed() >= CURSOR_TIME;
+            if (is_time || told - bytes >= CURSOR_BYTES)
+                && let Some(cursor) = self.cursor()
+            {
+                json_lines::cursor(&cursor, &mut self.out);
+                self.told = (told, Instant::now());
+            }
+        }
+        let cursor = self.cursor();
+        json_lines::end(self.pages, self.damaged, cursor.as_deref(), &mut self.out);
+        self.send().await?;
+        let value = cursor.and_then(|cursor| HeaderValue::from_str(&cursor).ok());
+        let trailers: HeaderMap = value.into_iter().map(|value| (CURSOR, value)).collect();
+        self.sender.send(Sent::Trailers(trailers)).await.map_err(|_| Gone)
+    }
+
+    /// The place behind the last page, if there is one that other nodes share.
+    fn cursor(&self) -> Option<String> {
+        self.stream.cursor().ok().map(|cursor| cursor.to_string())
+    }
+
+    async fn send(&mut self) -> Result<(), Gone> {
+        let piece = Bytes::from(std::mem::take(&mut self.out));
+        self.bytes += piece.len() as u64;
+        self.gateway.metrics.bytes_streamed.inc_by(piece.len() as u64);
+        self.sender.send(Sent::Data(piece)).await.map_err(|_| Gone)
+    }
+
+    /// The answer ends here, and is cut off, so that nobody takes it for whole.
+    async fn fail(&mut self, why: String) -> Result<(), Gone> {
+        tracing::warn!("a stream was cut off: {why}");
+        self.send().await?;
+        self.sender.send(Sent::Failed(CutOff(why))).await.map_err(|_| Gone)
+    }
+}

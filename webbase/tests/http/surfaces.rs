@@ -1,0 +1,117 @@
+//! What operators and programs see: status, metrics, health, the description, cycles, streams.
+
+use serde_json::Value;
+use webbase_storage::Page;
+
+use crate::rig::{Rig, page_of};
+
+fn numbered(count: usize) -> Vec<(String, Vec<u8>)> {
+    let body =
+        |n: usize| if n.is_multiple_of(3) { vec![255, n as u8] } else { format!("<p>page {n}").into_bytes() };
+    (0..count).map(|n| (format!("http://site-{}.example/{n}", n % 5), body(n))).collect()
+}
+
+fn as_pages(all: &[(String, Vec<u8>)]) -> Vec<Page<'_>> {
+    all.iter().map(|(url, body)| Page { url, body, fetched_at_ms: 5, ..Page::default() }).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn status_moves_and_a_cycle_can_be_begun() {
+    let rig = Rig::start().await;
+    let status = rig.get("/status").await;
+    assert_eq!((status.status, status.header("content-type")), (200, "application/json"));
+    assert_eq!((&status.json()["serving"], status.json()["nodes"].as_array().unwrap().len()), (&0.into(), 2));
+    let added = numbered(20);
+    assert_eq!(rig.embedded.cluster().add(&as_pages(&added)).await.unwrap().all().unwrap(), 20);
+    let target = page_of(&added[1].0);
+    rig.get(&target).await.is_problem(404, "no-page");
+    let begun = rig.ask("POST", "/cycle", &[("Content-Length", "0")]).await;
+    assert_eq!((begun.status, begun.header("location")), (202, "/status"));
+    assert_eq!((&begun.json()["cycle"], &begun.json()["committed_before"]), (&1.into(), &0.into()));
+    loop {
+        let status = rig.get("/status").await.json();
+        if status["serving"] == 1 {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    // Whoever saw that finds the pages.
+    assert_eq!(rig.get(&target).await.text(), "<p>page 1");
+    let done = rig.ask("POST", "/cycle?wait=1", &[("Content-Length", "0")]).await;
+    assert_eq!((done.status, &done.json()["generation"]), (200, &2.into()));
+    let (early, late) = (rig.get("/status").await.json(), rig.get("/status").await.json());
+    assert!(late["gateway"]["requests"].as_u64() > early["gateway"]["requests"].as_u64());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn metrics_health_and_description() {
+    let rig = Rig::start().await;
+    assert_eq!(rig.get("/readyz").await.status, 200);
+    rig.get("/page?url=http://h/secret-path").await.is_problem(404, "no-page");
+    rig.get("/nowhere").await.is_problem(404, "no-route");
+    let metrics = rig.get("/metrics").await;
+    assert_eq!(metrics.header("content-type"), "text/plain; version=0.0.4; charset=utf-8");
+    let text = metrics.text();
+    for line in [
+        "webbase_http_requests_total{route=\"/page\",method=\"GET\",status=\"404\"} 1",
+        "webbase_http_requests_total{route=\"none\",method=\"GET\",status=\"404\"} 1",
+        "webbase_nodes{role=\"read\",state=\"idle\"} 1",
+        "webbase_generation_serving 0",
+        "webbase_management_up 1",
+    ] {
+        assert!(text.contains(line), "{line} is not in {text}");
+    }
+    assert!(!text.contains("secret-path"), "no label is a client's");
+    let open = rig.ask("GET", "/metrics", &[("Accept", "application/openmetrics-text; version=1.0.0")]).await;
+    assert!(open.header("content-type").starts_with("application/openmetrics-text"));
+    assert!(open.text().ends_with("# EOF\n"));
+
+    let document = rig.get("/openapi.json").await.json();
+    assert_eq!(document["openapi"], "3.1.0");
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        let target = path.replace("{id}", "0000000000000001");
+        for method in methods.as_object().unwrap().keys() {
+            let fields = [("Content-Length", "0")];
+            let answer = rig.ask(&method.to_uppercase(), &target, &fields).await;
+            let code = (answer.header("content-type") == "application/problem+json").then(|| answer.json());
+            let code = code.map_or(Value::Null, |problem| problem["code"].clone());
+            assert!(code != "no-route" && code != "method", "{method} {path} is described and not there");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_gives_every_page_once_and_goes_on_behind_a_cursor() {
+    let rig = Rig::start().await;
+    let added = numbered(300);
+    rig.add(&as_pages(&added)).await;
+    let whole = rig.ask("GET", "/stream", &[("TE", "trailers")]).await;
+    assert_eq!((whole.status, whole.header("content-type")), (200, "application/jsonl"));
+    let lines: Vec<Value> = whole.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let (end, pages) = lines.split_last().unwrap();
+    assert_eq!((&end["end"], &end["pages"], pages.len()), (&true.into(), &300.into(), 300));
+    let mut found: Vec<(String, Vec<u8>)> = pages
+        .iter()
+        .map(|page| {
+            let body = match &page["body"] {
+                Value::String(text) => text.clone().into_bytes(),
+                _ => data_encoding::BASE64.decode(page["body_base64"].as_str().unwrap().as_bytes()).unwrap(),
+            };
+            (page["url"].as_str().unwrap().to_owned(), body)
+        })
+        .collect();
+    found.sort();
+    let mut expected = added.clone();
+    expected.sort();
+    assert!(found == expected);
+    // The last cursor has nothing behind it.
+    let cursor = whole.trailers.get("webbase-cursor").expect("a trailer, for who takes trailers");
+    assert_eq!(end["cursor"], **cursor);
+    let rest = rig.get(&format!("/stream?cursor={cursor}")).await;
+    assert_eq!(rest.text().lines().count(), 1, "{}", rest.text());
+    let count = rig.get("/stream?format=count").await.json();
+    assert_eq!(
+        (&count["generation"], &count["pages"], &count["damaged"]),
+        (&1.into(), &300.into(), &0.into())
+    );
+}
