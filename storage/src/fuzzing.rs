@@ -13,7 +13,7 @@ use crate::{Codec, Cursor, Dictionaries, RecordRef, Trust, catalog, index, log, 
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 9] = [
+pub const TARGETS: [Target; 10] = [
     ("record", record),
     ("cursor", cursor),
     ("url", canonical_url),
@@ -23,6 +23,7 @@ pub const TARGETS: [Target; 9] = [
     ("manifest", manifest),
     ("leaf", leaf),
     ("segment", segment),
+    ("url_rows", url_rows),
 ];
 
 /// Bytes as a record: what parses is exactly as long as it says, and its fields are inside it.
@@ -128,6 +129,16 @@ pub fn segment(data: &[u8]) {
             let _ = segment.read(position, Trust::Verify);
         }
     }
+}
+
+/// Bytes as rows of the URL index: what is read can be written and read again. Also as the index of a run.
+pub fn url_rows(data: &[u8]) {
+    if let Ok(rows) = crate::urls::decode_rows(data)
+        && let Ok(again) = crate::urls::encode_rows(&rows)
+    {
+        assert_eq!(crate::urls::decode_rows(&again), Ok(rows));
+    }
+    crate::urls::fuzz_index(data);
 }
 
 #[cfg(test)]

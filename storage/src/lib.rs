@@ -54,6 +54,7 @@ mod snapshot;
 mod store;
 pub mod surt;
 pub mod url;
+pub mod urls;
 
 use std::path::Path;
 use std::sync::Arc;
