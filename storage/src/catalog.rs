@@ -78,6 +78,11 @@ impl Row {
         self.kind == 0
     }
 
+    /// Whether this is the row of another page, or of a mark.
+    pub(crate) fn is_not(&self, key: PageKey) -> bool {
+        !self.is_damaged() && self.key() != key
+    }
+
     /// Whether this row, which may be damaged itself, is the other one's: the checksum tells, or all else does.
     pub(crate) fn resembles(&self, other: &Row) -> bool {
         let named = |row: &Row| (row.id, row.tie, row.fetched_at_ms, row.epoch, row.kind);

@@ -211,6 +211,27 @@ pub fn record_len(bytes: &[u8]) -> std::result::Result<u64, RecordError> {
     Ok(header.record_bytes())
 }
 
+/// A damaged record with its header as it was, if one byte of that is wrong and these are all the record's bytes: `check` and
+/// the length tell.
+pub(crate) fn mended(bytes: &[u8]) -> Option<Vec<u8>> {
+    let mut header = *bytes.first_chunk::<HEADER_BYTES>()?;
+    let mut found = None;
+    for at in 0..HEADER_BYTES {
+        let damaged = *header.get(at)?;
+        for byte in 0..=u8::MAX {
+            *header.get_mut(at)? = byte;
+            if record_len(&header).is_ok_and(|len| len == bytes.len() as u64) {
+                if found.is_some_and(|found| found != header) {
+                    return None;
+                }
+                found = Some(header);
+            }
+        }
+        *header.get_mut(at)? = damaged;
+    }
+    Some([&found?[..], bytes.get(HEADER_BYTES..)?].concat())
+}
+
 /// Whether a record could start here: magic and header check hold.
 pub(crate) fn looks_like_record(bytes: &[u8]) -> bool {
     record_len(bytes).is_ok()

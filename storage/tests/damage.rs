@@ -336,3 +336,211 @@ fn the_lost_beginning_of_a_leaf_hides_no_page() {
         assert!(!store.verify().unwrap().damage.is_empty());
     }
 }
+
+/// A log of a hashed-log store in which newer versions and a new page lie behind the older versions, closed; and its file.
+fn changed_log(folder: &Path) -> (Options, PathBuf) {
+    let disk: Arc<dyn Disk> = Arc::new(OsDisk::new());
+    let options = Options { compression: Compression::None, cache_bytes: 0, ..Options::default() };
+    create_on(&disk, folder, Organization::HashedLog, strong(), &options).unwrap();
+    let store = open_on(&disk, folder, &options).unwrap();
+    let add = |n: u64, at: u64| {
+        let page = OwnedPage::new(n, at, format!("needle {n:04} of {at:04}"));
+        store.add(&[page.page()]).unwrap();
+        store.commit().unwrap();
+    };
+    (0..40).for_each(|n| add(n, 1));
+    store.keep_generation(1).unwrap();
+    [5, 7, 9].iter().for_each(|n| add(*n, 2));
+    store.keep_generation(2).unwrap();
+    add(100, 2);
+    store.keep_generation(3).unwrap();
+    store.close().unwrap();
+    (options, folder.join("slots"))
+}
+
+fn write_at(path: &Path, bytes: &[u8], at: usize) {
+    let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, bytes, at as u64).unwrap();
+}
+
+/// Where the record of a page's version begins.
+fn record_of(path: &Path, needle: &str) -> usize {
+    let content = std::fs::read(path).unwrap();
+    let at = content.windows(needle.len()).position(|w| w == needle.as_bytes()).unwrap();
+    content[..at].windows(4).rposition(|w| w == b"WBR1").unwrap()
+}
+
+#[test]
+fn a_damaged_newer_version_in_a_log_never_shows_the_older_one() {
+    let key = |n: u64| strong().page_key(&common::url(n)).unwrap();
+    let disk: Arc<dyn Disk> = Arc::new(OsDisk::new());
+    // A whole header, and each byte of it.
+    let places = std::iter::once((0, 80)).chain((0..80).map(|at| (at, 1)));
+    for (at, bytes) in places {
+        let folder = tempfile::tempdir().unwrap();
+        let (options, slots) = changed_log(&folder.path().join("store"));
+        let record = record_of(&slots, "needle 0007 of 0002");
+        let header = std::fs::read(&slots).unwrap()[record + at..record + at + bytes].to_vec();
+        write_at(&slots, &header.iter().map(|byte| byte ^ 0x55).collect::<Vec<_>>(), record + at);
+        let store = open_on(&disk, &folder.path().join("store"), &options).unwrap();
+        let newest = |n: u64| if [5, 7, 9].contains(&n) { 2 } else { 1 };
+        let mut damaged = Vec::new();
+        for n in 0..40 {
+            match store.lookup(key(n), Trust::Verify) {
+                Ok(found) => assert_eq!(found.unwrap().get().fetched_at_ms(), newest(n), "page {n}"),
+                Err(StorageError::Corrupt { path, offset, .. }) => {
+                    assert_eq!((path, offset), (slots.clone(), record as u64));
+                    damaged.push(n);
+                }
+                Err(e) => panic!("{e}"),
+            }
+        }
+        assert!(damaged.contains(&7), "byte {at}");
+        // Where a byte is left out of a header, the rest tells whose it is.
+        assert!(bytes > 1 || damaged == [7], "byte {at}: {damaged:?}");
+        assert!(bytes == 1 || !damaged.contains(&9) || !damaged.contains(&5), "what came later is sure");
+        assert_eq!(store.lookup(key(100), Trust::Verify).unwrap().unwrap().get().fetched_at_ms(), 2);
+        let mut stream = store.stream(&StreamSpec::default()).unwrap();
+        let mut streamed = 0;
+        while let Some(next) = stream.next() {
+            if let Ok(record) = next {
+                let n = (0..40).chain([100]).find(|n| key(*n) == record.get().key()).unwrap();
+                assert!(n == 100 || record.get().fetched_at_ms() == newest(n), "page {n} in a stream");
+                streamed += 1;
+            }
+        }
+        assert_eq!(streamed, 41 - damaged.len());
+        assert!(store.verify().unwrap().damage.iter().any(|d| d.offset == record as u64));
+        let before = store.generation(1).unwrap().unwrap();
+        assert_eq!(before.lookup(key(7), Trust::Verify).unwrap().unwrap().get().fetched_at_ms(), 1);
+        // A version that is added afterwards is newer for sure.
+        store.add(&[OwnedPage::new(7, 3, "once more").page()]).unwrap();
+        store.commit().unwrap();
+        store.keep_generation(4).unwrap();
+        assert_eq!(store.lookup(key(7), Trust::Verify).unwrap().unwrap().get().fetched_at_ms(), 3);
+    }
+}
+
+#[test]
+fn a_damaged_new_page_in_a_log_puts_no_other_in_doubt() {
+    let folder = tempfile::tempdir().unwrap();
+    let disk: Arc<dyn Disk> = Arc::new(OsDisk::new());
+    let (options, slots) = changed_log(&folder.path().join("store"));
+    let record = record_of(&slots, "needle 0100 of 0002");
+    write_at(&slots, &[0; 80], record);
+    let store = open_on(&disk, &folder.path().join("store"), &options).unwrap();
+    for n in 0..40 {
+        assert!(store.lookup_url(&common::url(n)).unwrap().is_some(), "page {n}");
+    }
+    for n in [100, 101] {
+        let e = store.lookup_url(&common::url(n)).unwrap_err();
+        assert!(matches!(&e, StorageError::Corrupt { offset, .. } if *offset == record as u64), "{e}");
+    }
+}
+
+/// A log of several segments with pages in two versions, closed, and its files in order.
+fn versioned_log(folder: &Path) -> (Options, Vec<PathBuf>) {
+    let disk: Arc<dyn Disk> = Arc::new(OsDisk::new());
+    let options = Options {
+        compression: Compression::None,
+        cache_bytes: 0,
+        segment_bytes: 64 << 10,
+        ..Options::default()
+    };
+    create_on(&disk, folder, Organization::Log, strong(), &options).unwrap();
+    let store = open_on(&disk, folder, &options).unwrap();
+    for (at, numbers) in [(1, 0..120), (2, 0..60), (1, 200..320)] {
+        for n in numbers {
+            let page = OwnedPage::new(n, at, format!("needle {n:04} of {at:04} {}", "filling ".repeat(60)));
+            store.add(&[page.page()]).unwrap();
+        }
+        store.commit().unwrap();
+    }
+    store.close().unwrap();
+    let mut files: Vec<PathBuf> = std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()).collect();
+    files.retain(|f| f.file_name().unwrap().to_string_lossy().starts_with("segment-"));
+    files.sort();
+    assert!(files.len() >= 3, "{files:?}");
+    (options, files)
+}
+
+/// What lookups say: the pages that are found, each in its newest version, and those of which the damage is told.
+fn looked_up(store: &dyn PageStore, damage: (&Path, usize)) -> (Vec<u64>, Vec<u64>) {
+    let (mut found, mut damaged) = (Vec::new(), Vec::new());
+    for n in (0..120).chain(200..320) {
+        let key = strong().page_key(&common::url(n)).unwrap();
+        let many = store.lookup_many(&[key]).remove(0);
+        let warm = store.lookup_warm(key).and_then(Result::ok);
+        match store.lookup(key, Trust::Verify) {
+            Ok(Some(record)) => {
+                let newest = if n < 60 { 2 } else { 1 };
+                assert_eq!(record.get().fetched_at_ms(), newest, "page {n}");
+                assert_eq!(many.unwrap().unwrap().get().fetched_at_ms(), newest);
+                found.push(n);
+            }
+            Err(StorageError::Corrupt { path, offset, .. }) => {
+                assert_eq!((&*path, offset as usize), damage, "page {n}");
+                assert!(many.is_err() && warm.is_none());
+                assert!(store.lookup_id(key.id, Trust::Verify).is_err());
+                damaged.push(n);
+            }
+            other => panic!("page {n}: {other:?}"),
+        }
+    }
+    (found, damaged)
+}
+
+/// A catalog and a record of its segment: what of the page is left, index or header, tells of it, and where nothing is left every
+/// page that may be concerned is said to be damaged.
+#[test]
+fn a_record_and_its_catalog_lost_together_are_no_missing_page() {
+    let disk: Arc<dyn Disk> = Arc::new(OsDisk::new());
+    let key = |n: u64| strong().page_key(&common::url(n)).unwrap();
+    for n in [3, 215, 319] {
+        for (bytes, with_index) in [(1, false), (80, true), (80, false)] {
+            let folder = tempfile::tempdir().unwrap();
+            let dir = folder.path().join("store");
+            let (options, files) = versioned_log(&dir);
+            let needle = format!("needle {n:04} of {:04}", if n < 60 { 2 } else { 1 });
+            let is_in = |file: &&PathBuf| count(&std::fs::read(file).unwrap(), needle.as_bytes()) > 0;
+            let file = files.iter().find(is_in).unwrap();
+            let record = record_of(file, &needle);
+            write_at(file, &[0x55; 80][..bytes], record + 8 - bytes / 10);
+            let len = std::fs::metadata(file).unwrap().len() as usize;
+            write_at(file, &[0x55; 8], len - 8);
+            if !with_index {
+                write_at(&dir.join("MANIFEST"), &[0x55; 8], 8);
+            }
+            let store = open_on(&disk, &dir, &options).unwrap();
+            let what = format!("page {n}, {bytes} bytes, index {with_index}");
+            let (found, damaged) = looked_up(&*store, (file, record));
+            assert!(damaged.contains(&n), "{what}");
+            let is_named = bytes == 1 || with_index;
+            assert_eq!(damaged == [n], is_named, "{what}: {damaged:?}");
+            // What came later is sure, whatever the damaged record was.
+            let mut later = (n + 1..60).chain((n + 1).max(200)..320);
+            assert!(later.all(|later| found.contains(&later)), "{what}");
+            assert_eq!(store.lookup(key(999), Trust::Verify).is_err(), !is_named, "{what}");
+            assert!(store.keys().is_err() || bytes == 1, "{what}");
+            let mut stream = store.stream(&StreamSpec::default()).unwrap();
+            let (mut streamed, mut errors) = (0, 0);
+            while let Some(next) = stream.next() {
+                match next {
+                    Ok(record) => {
+                        let n = (0..320).find(|n| key(*n) == record.get().key()).unwrap();
+                        assert_eq!(record.get().fetched_at_ms(), if n < 60 { 2 } else { 1 }, "{what}");
+                        streamed += 1;
+                    }
+                    Err(_) => errors += 1,
+                }
+            }
+            assert_eq!(streamed, found.len(), "{what}");
+            assert!(errors > 0, "{what}");
+            let report = store.verify().unwrap();
+            assert!(report.damage.iter().any(|d| d.path == *file && d.offset == record as u64), "{what}");
+            store.repair().unwrap();
+            assert!(store.lookup(key(999), Trust::Verify).unwrap().is_none(), "{what}");
+            assert_eq!(store.verify().unwrap().damage, [], "{what}");
+        }
+    }
+}

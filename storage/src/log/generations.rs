@@ -279,6 +279,7 @@ impl View {
             runs: self.runs.clone(),
             end: generation.end,
             generations: Vec::new(),
+            lost: self.lost.iter().filter(|lost| lost.ordinal < generation.end).cloned().collect(),
         }
     }
 }

@@ -25,6 +25,7 @@ mod compaction;
 mod deadlines;
 pub(crate) mod generations;
 mod heal;
+mod lost;
 pub(crate) mod manifest;
 mod open;
 mod ordinals;
@@ -447,7 +448,7 @@ impl PageStore for LogStore {
     }
 
     fn lookup_many(&self, keys: &[PageKey]) -> Vec<Result<Option<Record>>> {
-        stream::lookup_many(&self.view.load_full(), keys, self.how(Trust::Verify))
+        self.view.load_full().read_many(keys, self.how(Trust::Verify))
     }
 
     fn stream(&self, spec: &StreamSpec) -> Result<Box<dyn PageStream>> {

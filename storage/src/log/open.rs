@@ -90,6 +90,8 @@ impl LogStore {
         let deadlines =
             if rebuild { rebuild_all(&mut view)? } else { replay(&mut view, manifest.checkpoint)? };
         store.deadlines.lock().set(&deadlines);
+        // What the index does not know.
+        view.find_lost(if rebuild { 0 } else { manifest.checkpoint })?;
         let open = match view.parts.last() {
             Some(part) => part.segment.clone(),
             None => {
@@ -158,8 +160,9 @@ impl LogStore {
                     Ok(segment) => segment,
                     Err(StorageError::Corrupt { path, offset, what }) => {
                         found.push(Damage { path: path.clone(), offset, what, key: None });
-                        *rebuild = true;
                         let (places, _) = self.rescan(&*file, &path, found)?;
+                        // As many records as ordinals: the index and the bitmaps of the checkpoint hold.
+                        *rebuild |= entry.first_ordinal + places.rows.len() as u64 != entry.end_ordinal;
                         let bytes = file.len().map_err(|e| StorageError::io("read", &path, e))?;
                         Segment::open(&self.disk, file, entry.number, entry.first_ordinal, places, bytes)
                     }

@@ -7,7 +7,7 @@ use super::segment::{OpenPlaces, RECORDS_OFFSET};
 use crate::catalog::Row;
 use crate::disk::DiskFile;
 use crate::error::{Result, StorageError};
-use crate::record::{HEADER_BYTES, RecordRef, looks_like_record, record_len};
+use crate::record::{HEADER_BYTES, RecordRef, looks_like_record, mended, record_len};
 use crate::store::Damage;
 
 const WINDOW_BYTES: u64 = 4 << 20;
@@ -23,7 +23,8 @@ pub(crate) struct Scan {
 /// Reads all records up to `limit`. Below `durable` a bad record is damage, to be stepped over; beyond it, it is the
 /// end of the log.
 ///
-/// A damaged record keeps its ordinal, as a row that shows nothing, so that the ordinals behind it stay.
+/// A damaged record keeps its ordinal, so that the ordinals behind it stay: with the row that its header still tells, or with
+/// one that names no page.
 pub(crate) fn scan(file: &dyn DiskFile, durable: u64, limit: u64) -> Result<Scan> {
     let mut window = Window { file, limit, start: 0, bytes: Vec::new() };
     let mut places = OpenPlaces { rows: Vec::new(), offsets: vec![RECORDS_OFFSET as u32] };
@@ -42,8 +43,10 @@ pub(crate) fn scan(file: &dyn DiskFile, durable: u64, limit: u64) -> Result<Scan
             Err(Bad::Body(what, len)) => (what, at + len),
             Err(Bad::Header(what)) => (what, window.next_record(at + 1, durable)?),
         };
-        damage.push(damaged(file.path(), at, what));
-        places.rows.push(Row::damaged());
+        let row = window.row_of_damaged(at, next);
+        let key = row.map(|row| row.key());
+        damage.push(Damage { key, ..damaged(file.path(), at, what) });
+        places.rows.push(row.unwrap_or_else(Row::damaged));
         at = next;
         places.offsets.push(at as u32);
     }
@@ -95,6 +98,16 @@ impl Window<'_> {
         }
         let bytes = self.get(at, len).map_err(Bad::Io)?;
         RecordRef::parse(bytes).map_err(|e| Bad::Body(e.to_string(), len))
+    }
+
+    /// The row of a damaged record, if its header is good but for a byte.
+    fn row_of_damaged(&mut self, at: u64, end: u64) -> Option<Row> {
+        let len = end.checked_sub(at).filter(|len| *len <= u64::from(u32::MAX))?;
+        let bytes = self.get(at, len).ok()?;
+        match RecordRef::parse_unverified(bytes).ok().filter(|_| looks_like_record(bytes)) {
+            Some(record) => Some(Row::of(&record)),
+            None => RecordRef::parse_unverified(&mended(bytes)?).ok().map(|record| Row::of(&record)),
+        }
     }
 
     /// The next place, up to `end`, where a record seems to start.

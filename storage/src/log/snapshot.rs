@@ -3,9 +3,11 @@
 use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 
+use super::lost::UnsureStream;
 use super::stream::{self, LogStream};
 use super::view::{How, Part, View};
 use crate::cache::RecordCache;
+use crate::catalog::Row;
 use crate::codec::Dictionaries;
 use crate::error::{Result, StorageError};
 use crate::page::{PageId, PageKey, RepositoryKey};
@@ -31,13 +33,18 @@ impl LogSnapshot {
 impl View {
     /// The records of all living pages with this id.
     pub(crate) fn read_id(&self, id: PageId, how: How<'_>) -> Result<Vec<Record>> {
+        // A page that is not found may be lost.
+        let mut failed = self.is_sure(None).err();
         let mut found = Vec::new();
-        let mut failed = None;
         self.candidates(id, |part, position, ordinal| {
             match how.read(part, position, ordinal) {
                 Ok(record) if record.get().key().id == id => found.push(record),
                 Ok(_) => {}
-                Err(_) if part.segment.row(position).is_ok_and(|row| row.key().id != id) => {}
+                Err(_)
+                    if part
+                        .segment
+                        .row(position)
+                        .is_ok_and(|row| !row.is_damaged() && row.key().id != id) => {}
                 Err(e) => failed = Some(e),
             }
             failed.is_some()
@@ -45,12 +52,25 @@ impl View {
         failed.map_or(Ok(found), Err)
     }
 
+    /// The records of many pages, read at once.
+    pub(crate) fn read_many(&self, keys: &[PageKey], how: How<'_>) -> Vec<Result<Option<Record>>> {
+        match self.lost.is_empty() {
+            true => stream::lookup_many(self, keys, how),
+            false => keys.iter().map(|key| self.read(*key, how)).collect(),
+        }
+    }
+
     /// The keys of all living pages, ascending.
     pub(crate) fn keys(&self) -> Result<Vec<PageKey>> {
+        self.is_sure(None)?;
         let mut keys = Vec::new();
         for part in &self.parts {
             let count = part.segment.position_from(part.end_ordinal);
             let rows = part.segment.rows(count)?;
+            let is_damaged = |(i, row): &(usize, &Row)| row.is_damaged() && !part.dead.get(*i);
+            if let Some((position, _)) = rows.iter().enumerate().find(is_damaged) {
+                return Err(damaged(part, position));
+            }
             let living =
                 rows.iter().enumerate().filter(|(i, row)| row.kind() == Kind::Page && !part.dead.get(*i));
             keys.extend(living.map(|(_, row)| row.key()));
@@ -67,6 +87,7 @@ impl View {
         from: PageKey,
         limit: usize,
     ) -> Result<Vec<Listed>> {
+        self.is_sure(None)?;
         let mut listed: Vec<Listed> = Vec::new();
         let first = from.max(PageKey { id: *ids.start(), tie: 0 });
         if first.id > *ids.end() || limit == 0 {
@@ -93,6 +114,9 @@ impl View {
                 let place = self.locate(ordinal);
                 let Some((part, place)) = place.and_then(|p| Some((self.part(p)?, p))) else { continue };
                 let row = part.segment.row(place.position)?;
+                if row.is_damaged() {
+                    return Err(damaged(part, place.position));
+                }
                 let bytes = part.segment.place(place.position).map_or(0, |p| p.end - p.start);
                 let key = row.key();
                 if row.kind() == Kind::Page && key >= first && ids.contains(&key.id) {
@@ -141,6 +165,12 @@ impl View {
     }
 }
 
+/// A living record that cannot be read.
+fn damaged(part: &Part, position: usize) -> StorageError {
+    let offset = part.segment.place(position).map_or(0, |place| place.start);
+    StorageError::corrupt(part.segment.path(), offset, "a page is damaged")
+}
+
 /// The first page among some positions of a part, living or not, and its key.
 fn first_page(part: &Part, positions: Range<usize>) -> Result<Option<(usize, PageKey)>> {
     for position in positions {
@@ -173,7 +203,8 @@ pub(crate) fn stream_of(
             return Err(StorageError::BadCursor { what: "it is of live pages".into() });
         }
     };
-    Ok(Box::new(LogStream::new(view, dictionaries.clone(), from, spec)))
+    let stream = LogStream::new(view.clone(), dictionaries.clone(), from, spec);
+    Ok(if view.lost.is_empty() { Box::new(stream) } else { Box::new(UnsureStream::new(view, stream)) })
 }
 
 impl Snapshot for LogSnapshot {
@@ -194,7 +225,7 @@ impl Snapshot for LogSnapshot {
     }
 
     fn lookup_many(&self, keys: &[PageKey]) -> Vec<Result<Option<Record>>> {
-        stream::lookup_many(&self.view, keys, self.how(Trust::Verify))
+        self.view.read_many(keys, self.how(Trust::Verify))
     }
 
     fn stream(&self, spec: &StreamSpec) -> Result<Box<dyn PageStream>> {

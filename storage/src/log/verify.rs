@@ -170,6 +170,7 @@ pub(super) fn repair(store: &LogStore, leave_out: bool) -> Result<Verified> {
     let _writer = store.writer.lock();
     let mut view = View::clone(&store.view.load());
     view.runs.iter_mut().for_each(|run| run.file = None);
+    view.lost.retain(|_| !leave_out);
     generations::mend(store, &mut view)?;
     store.view.store(Arc::new(store.checkpoint(view)?));
     store.found.lock().clear();

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use super::generations::Generation;
+use super::lost::Lost;
 use super::manifest::Counts;
 use super::segment::Segment;
 use crate::bits::Bitmap;
@@ -128,6 +129,8 @@ pub(crate) struct View {
     pub(crate) end: u64,
     /// The generations kept, ascending.
     pub(crate) generations: Vec<Arc<Generation>>,
+    /// Records that nobody can tell the page of, ascending.
+    pub(crate) lost: Vec<Lost>,
 }
 
 impl View {
@@ -182,21 +185,26 @@ impl View {
     /// The record of the living page with this key.
     pub(crate) fn read(&self, key: PageKey, how: How<'_>) -> Result<Option<Record>> {
         let mut result = Ok(None);
+        let mut found = None;
         self.candidates(key.id, |part, position, ordinal| {
             match how.read(part, position, ordinal) {
                 Ok(record) if record.get().key() != key => return false,
                 Ok(record) => result = Ok(Some(record)),
                 // A damaged record of another page is not this lookup's business.
-                Err(_) if part.segment.row(position).is_ok_and(|row| row.key() != key) => return false,
+                Err(_) if part.segment.row(position).is_ok_and(|row| row.is_not(key)) => return false,
                 Err(e) => result = Err(e),
             }
+            found = Some(ordinal);
             true
         });
-        result
+        result.and_then(|result| self.is_sure(found).map(|()| result))
     }
 
     /// As `read`, verified, from what is in memory; `None` when a disk would have to be waited for.
     pub(crate) fn read_warm(&self, key: PageKey, how: How<'_>) -> Option<Result<Option<Record>>> {
+        if !self.lost.is_empty() {
+            return None; // `read` finds out
+        }
         let mut result = Some(Ok(None));
         self.candidates(key.id, |part, position, ordinal| {
             let cached = how.cache.and_then(|cache| cache.get(ordinal)).map(Ok);

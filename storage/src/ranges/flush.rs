@@ -96,7 +96,7 @@ impl<'a> Sweep<'a> {
     fn append(&mut self, entry: &Entry, changes: &[(PageKey, Pending)]) -> Result<Entry> {
         let mut bytes = Vec::new();
         // The index tells which pages are superseded; after a restart that takes one read of each log.
-        entry.index.make(|| self.store.slots.read(entry.extent, entry.used))?;
+        entry.index.make(entry.live_bytes, || self.store.slots.read(entry.extent, entry.used))?;
         let mut places = Vec::new();
         let mut after = entry.clone();
         for (key, pending) in changes {
@@ -111,7 +111,34 @@ impl<'a> Sweep<'a> {
                 push(&tombstone, &mut bytes);
             }
             // A visit to the version on disk comes before the new version, one to the new version behind it.
-            let (page, seen) = (pending.page.as_ref(), pending.seen.as_ref());
+            let (mut page, mut seen) = (pending.page.as_ref(), pending.seen.as_ref());
+            if page.is_some() || pending.wipes {
+                let disk = match before {
+                    // A damaged version gives way to any new one.
+                    Some(len) => self.store.item_in_leaf(entry, *key).or_else(|e| match e {
+                        StorageError::Corrupt { .. } => {
+                            after.pages = after.pages.saturating_sub(1);
+                            after.live_bytes = after.live_bytes.saturating_sub(len);
+                            Ok(None)
+                        }
+                        e => Err(e),
+                    })?,
+                    None => None,
+                };
+                if let Some(disk) = &disk {
+                    after.pages = after.pages.saturating_sub(1);
+                    after.live_bytes = after.live_bytes.saturating_sub(disk.bytes() as u32);
+                    // A version that comes late is not written: of a page's records the last one is the newest.
+                    let disk = disk.version().filter(|_| !pending.wipes);
+                    let late = page.map(|(version, _)| *version).filter(|version| disk >= Some(*version));
+                    page = page.filter(|_| late.is_none());
+                    seen = seen.filter(|(version, _)| late != Some(*version) || disk == late);
+                }
+                if let Some(item) = pending.resolve(disk) {
+                    after.pages += 1;
+                    after.live_bytes += item.bytes() as u32;
+                }
+            }
             let of_new = seen.filter(|(seen, _)| page.is_some_and(|(version, _)| version == seen));
             if let Some((_, seen)) = seen.filter(|_| of_new.is_none()) {
                 bytes.extend_from_slice(seen);
@@ -121,20 +148,6 @@ impl<'a> Sweep<'a> {
             }
             if let Some((_, seen)) = of_new {
                 bytes.extend_from_slice(seen);
-            }
-            if pending.wipes || pending.page.is_some() {
-                let disk = match before {
-                    Some(_) => self.store.item_in_leaf(entry, *key)?,
-                    None => None,
-                };
-                if let Some(disk) = &disk {
-                    after.pages = after.pages.saturating_sub(1);
-                    after.live_bytes = after.live_bytes.saturating_sub(disk.bytes() as u32);
-                }
-                if let Some(item) = pending.resolve(disk) {
-                    after.pages += 1;
-                    after.live_bytes += item.bytes() as u32;
-                }
             }
             let deadlines = [&pending.page, &pending.seen]
                 .into_iter()
@@ -213,14 +226,18 @@ impl<'a> Sweep<'a> {
         self.end_with_zeros(&mut bytes, used as u32, extent);
         self.out.write(self.store.slots.offset(extent), &bytes)?;
         bytes.truncate(used);
+        let live_bytes = items.iter().map(|i| i.bytes() as u32).sum();
         Ok(Entry {
             first_id,
             extent,
             used: used as u32,
-            live_bytes: items.iter().map(|i| i.bytes() as u32).sum(),
+            live_bytes,
             pages: items.len() as u32,
             deadline_ms: items.iter().filter_map(Item::deadline_ms).min().unwrap_or(u64::MAX),
-            index: if self.store.is_hash() { Arc::default() } else { Arc::new(LogIndex::of(bytes.into())) },
+            index: match self.store.is_hash() {
+                true => Arc::default(),
+                false => Arc::new(LogIndex::of(bytes.into(), live_bytes)),
+            },
         })
     }
 

@@ -15,7 +15,10 @@
 //! ```
 //!
 //! A page may be followed by its "seen" entry. Of several records of a page in a log, later ones are changes to earlier
-//! ones. Up to where a leaf is filled stands in the directory.
+//! ones: of two pages the later one is the newer version. Up to where a leaf is filled stands in the directory.
+//!
+//! What is damaged behind the sorted records may have been a change to any page before it. What is left of its header tells to
+//! which one, if only one byte of that is wrong; or the bytes that the directory says are alive tell that it changed none.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +27,7 @@ use bytes::Bytes;
 use super::pending::{Item, Pending};
 use crate::catalog::Row;
 use crate::page::PageKey;
-use crate::record::{Kind, RecordRef, crc64, record_len};
+use crate::record::{Kind, RecordRef, crc64, mended, record_len};
 
 pub(super) const MAGIC: [u8; 4] = *b"WBLF";
 pub(crate) const HEADER_BYTES: usize = 48;
@@ -107,11 +110,31 @@ pub(crate) struct LeafDamage {
     pub(crate) key: Option<PageKey>,
     /// Where the page is not known: the keys it lies between, as far as they are.
     between: (Option<PageKey>, Option<PageKey>),
+    /// Bytes that are no record any more, where no offset says how many they were.
+    bytes: usize,
+    /// Whether it may have been a change to any of the pages before it.
+    may_change: bool,
 }
 
 impl LeafDamage {
     fn new(offset: usize, what: impl Into<String>, key: Option<PageKey>) -> LeafDamage {
-        LeafDamage { offset, what: what.into(), key, between: (None, None) }
+        LeafDamage { offset, what: what.into(), key, between: (None, None), bytes: 0, may_change: false }
+    }
+
+    /// Bytes behind the sorted records that are no record any more, up to `end`.
+    fn unsorted(offset: usize, end: usize) -> LeafDamage {
+        let what = "no record where one should be".into();
+        LeafDamage { offset, what, key: None, between: (None, None), bytes: end - offset, may_change: true }
+    }
+
+    /// The damage with the highest rank says most of a page.
+    pub(crate) fn rank(&self) -> (bool, usize) {
+        (self.may_change, self.offset)
+    }
+
+    /// Whether a record at this offset of the leaf may not be the newest of its page any more.
+    pub(crate) fn may_change(&self, offset: usize) -> bool {
+        self.may_change && offset < self.offset
     }
 
     /// The keys that the damaged page lies between, as far as they are known.
@@ -142,6 +165,35 @@ impl Leaf {
     pub(crate) fn nameless_damage(&self) -> impl Iterator<Item = &LeafDamage> {
         self.damage.iter().filter(|d| d.key.is_none() && d.offset != 0)
     }
+
+    /// Takes into account how many bytes of the leaf are alive: if everything that is damaged is, it was new pages, and
+    /// changed none.
+    pub(crate) fn judge(&mut self, live_bytes: u32) {
+        let damaged: usize = self.damage.iter().filter(|d| d.may_change).map(|d| d.bytes).sum();
+        let left: usize = self.items.iter().map(|(_, item)| item.bytes()).sum();
+        if damaged > 0 && left + damaged == live_bytes as usize {
+            self.damage.iter_mut().for_each(|damage| damage.may_change = false);
+        }
+    }
+
+    /// Finds out of which pages damaged records are that have lost no more than a byte of their header.
+    fn name_damage(&mut self, bytes: &Bytes) {
+        for damage in self.damage.iter_mut().filter(|d| d.may_change) {
+            let place = bytes.slice(damage.offset..damage.offset + damage.bytes);
+            let Some(mended) = mended(&place) else { continue };
+            let Ok(record) = RecordRef::parse_unverified(&mended) else { continue };
+            let (kind, key) = (record.kind(), record.key());
+            (damage.key, damage.may_change) = (Some(key), false);
+            // A lost visit takes nothing from its page.
+            let at = self.items.binary_search_by_key(&key, |(key, _)| *key);
+            let item = Item { page: place, seen: None };
+            match (at, self.items.get_mut(at.unwrap_or(usize::MAX))) {
+                (Ok(_), Some((_, before))) if kind != Kind::Seen => *before = item,
+                (Err(at), _) if kind == Kind::Page => self.items.insert(at, (key, item)),
+                _ => {}
+            }
+        }
+    }
 }
 
 /// Where each record of a leaf lies, found by its offsets and then by walking.
@@ -161,8 +213,9 @@ pub(super) fn places(bytes: &[u8]) -> (Vec<(usize, usize)>, Vec<LeafDamage>) {
                     places.push((start, end));
                     at = end;
                 } else {
-                    damage.push(LeafDamage::new(start, "record cut short", None));
+                    // Where nothing says how long the last one is, records behind it may be lost with it.
                     at = next_record(bytes, start + 1);
+                    damage.push(LeafDamage::unsorted(start.min(at), at));
                 }
             }
         }
@@ -182,8 +235,9 @@ pub(super) fn places(bytes: &[u8]) -> (Vec<(usize, usize)>, Vec<LeafDamage>) {
                 at += len as usize;
             }
             _ => {
-                damage.push(LeafDamage::new(at, "no record where one should be", None));
-                at = next_record(bytes, at + 1);
+                let next = next_record(bytes, at + 1);
+                damage.push(LeafDamage::unsorted(at, next));
+                at = next;
             }
         }
     }
@@ -258,6 +312,7 @@ pub(crate) fn decode(bytes: &Bytes, verify: bool) -> Leaf {
     if !sorted {
         leaf.items = replay(std::mem::take(&mut leaf.items));
     }
+    leaf.name_damage(bytes);
     leaf
 }
 

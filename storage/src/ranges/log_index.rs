@@ -34,15 +34,15 @@ fn fragment(key: PageKey) -> u32 {
 
 impl LogIndex {
     /// The index of a log just written.
-    pub(crate) fn of(bytes: Bytes) -> LogIndex {
+    pub(crate) fn of(bytes: Bytes, live_bytes: u32) -> LogIndex {
         let index = LogIndex::default();
-        let _ = index.get(|| Ok::<_, std::convert::Infallible>(bytes));
+        let _ = index.get(live_bytes, || Ok::<_, std::convert::Infallible>(bytes));
         index
     }
 
     /// Makes the index if it was not made yet.
-    pub(crate) fn make<E>(&self, load: impl FnOnce() -> Result<Bytes, E>) -> Result<(), E> {
-        self.get(load).map(|_| ())
+    pub(crate) fn make<E>(&self, live_bytes: u32, load: impl FnOnce() -> Result<Bytes, E>) -> Result<(), E> {
+        self.get(live_bytes, load).map(|_| ())
     }
 
     /// The index after these records, in order, were appended; still to be made if it was not made yet.
@@ -67,13 +67,14 @@ impl LogIndex {
         slots.get(end.checked_sub(1)?).filter(|(f, ..)| *f == fragment(key)).map(|&(.., len)| len)
     }
 
-    fn get<E>(&self, load: impl FnOnce() -> Result<Bytes, E>) -> Result<Arc<Made>, E> {
+    fn get<E>(&self, live_bytes: u32, load: impl FnOnce() -> Result<Bytes, E>) -> Result<Arc<Made>, E> {
         if let Some(made) = self.made.load_full() {
             return Ok(made);
         }
         let bytes = load()?;
         let base = bytes.as_ptr() as usize;
-        let decoded = leaf::decode(&bytes, false);
+        let mut decoded = leaf::decode(&bytes, false);
+        decoded.judge(live_bytes);
         let mut slots: Vec<Slot> = decoded
             .items
             .iter()
@@ -88,14 +89,20 @@ impl LogIndex {
         Ok(made)
     }
 
-    /// Offset and length of each record that may be `key`'s, and damage that may hide one; `load` reads the log if it was
-    /// not read before.
-    pub(crate) fn find<E>(&self, key: PageKey, load: impl FnOnce() -> Result<Bytes, E>) -> Result<Hits, E> {
-        let made = self.get(load)?;
+    /// Offset and length of each record that may be `key`'s, and the damage that says most of it; `load` reads the
+    /// log, of which `live_bytes` are alive, if it was not read before.
+    pub(crate) fn find<E>(
+        &self,
+        key: PageKey,
+        live_bytes: u32,
+        load: impl FnOnce() -> Result<Bytes, E>,
+    ) -> Result<Hits, E> {
+        let made = self.get(live_bytes, load)?;
         let from = made.slots.partition_point(|(f, ..)| *f < fragment(key));
         let same = made.slots.get(from..).unwrap_or_default().iter();
         let same = same.take_while(|(f, ..)| *f == fragment(key)).map(|&(_, offset, len)| (offset, len));
-        Ok((same.collect(), made.damage.iter().find(|d| d.may_hide(key)).cloned()))
+        let damage = made.damage.iter().filter(|d| d.may_hide(key)).max_by_key(|d| d.rank());
+        Ok((same.collect(), damage.cloned()))
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {

@@ -137,7 +137,7 @@ impl RangeStore {
 
     /// The version of a page as of now, staged changes included.
     fn current(&self, writer: &Writer, key: PageKey) -> Result<Option<Version>> {
-        let visible = self.item(key)?;
+        let visible = self.item(key)?.map(|(item, _)| item);
         let item = match writer.staged.get(&key) {
             Some(pending) => pending.resolve(visible),
             None => visible,
@@ -252,16 +252,16 @@ impl RangeStore {
         Ok(())
     }
 
-    /// The page with this key as a reader sees it now, not verified.
-    fn item(&self, key: PageKey) -> Result<Option<Item>> {
+    /// The page with this key as a reader sees it now, not verified, and where it lies in the file if it does.
+    fn item(&self, key: PageKey) -> Result<Option<(Item, Option<u64>)>> {
         loop {
             let view = self.view.load_full();
             let pending = view.pending(key);
             let (entry, _) = match view.directory.find(key.id.0) {
                 Some(found) if !pending.is_some_and(|p| p.wipes) => found,
-                _ => return Ok(pending.and_then(|p| p.resolve(None))),
+                _ => return Ok(pending.and_then(|p| p.resolve(None)).map(|item| (item, None))),
             };
-            let found = self.item_in_leaf(entry, key);
+            let found = snapshot::item_at(&self.slots, self.is_hash(), entry, key);
             // The slots may have been used again while they were read: then the leaf is elsewhere now, or was, for it
             // takes two sweeps to give a leaf's slots up and to use them again.
             let now = self.view.load();
@@ -272,8 +272,8 @@ impl RangeStore {
             }
             let disk = found?;
             return Ok(match pending {
-                Some(pending) => pending.resolve(disk),
-                None => disk,
+                Some(pending) => pending.resolve(disk.map(|(item, _)| item)).map(|item| (item, None)),
+                None => disk.map(|(item, at)| (item, Some(at))),
             });
         }
     }

@@ -17,7 +17,7 @@ use crate::codec::Dictionaries;
 use crate::dictionary_files::readable;
 use crate::error::{Result, StorageError};
 use crate::page::{PageId, PageKey, RepositoryKey};
-use crate::record::{Record, RecordRef};
+use crate::record::{Record, RecordRef, record_len};
 use crate::snapshot::{Listed, Snapshot};
 use crate::store::{Cursor, PageStream, StreamSpec, Trust};
 
@@ -58,6 +58,16 @@ pub(super) fn item_in_leaf(
     entry: &Entry,
     key: PageKey,
 ) -> Result<Option<Item>> {
+    Ok(item_at(slots, is_hash, entry, key)?.map(|(item, _)| item))
+}
+
+/// The page with this key in one leaf, and where its record lies in the file.
+pub(super) fn item_at(
+    slots: &Slots,
+    is_hash: bool,
+    entry: &Entry,
+    key: PageKey,
+) -> Result<Option<(Item, u64)>> {
     if entry.extent.slots == 0 {
         return Ok(None);
     }
@@ -65,36 +75,50 @@ pub(super) fn item_in_leaf(
         let bytes = slots.read(entry.extent, entry.used)?;
         let mut leaf = leaf::decode(&bytes, false);
         if let Ok(at) = leaf.items.binary_search_by_key(&key, |(key, _)| *key) {
-            return Ok(Some(leaf.items.swap_remove(at).1));
+            let item = leaf.items.swap_remove(at).1;
+            let at = (item.page.as_ptr() as usize).wrapping_sub(bytes.as_ptr() as usize);
+            return Ok(Some((item, slots.offset(entry.extent) + at as u64)));
         }
         let hidden = leaf.nameless_damage().find(|d| d.may_hide(key));
         return hidden.map_or(Ok(None), |damage| Err(may_be_lost(slots, entry, damage)));
     }
     let offset = slots.offset(entry.extent);
     let mut item: Option<Item> = None;
-    let (places, damage) = entry.index.find(key, || slots.read(entry.extent, entry.used))?;
+    let load = || slots.read(entry.extent, entry.used);
+    let (places, damage) = entry.index.find(key, entry.live_bytes, load)?;
+    let (mut last, mut damaged) = (0, None);
     for (at, len) in places {
         let mut bytes = vec![0; len as usize];
         let read = slots.file().read_exact_at(&mut bytes, offset + u64::from(at));
         read.map_err(|e| StorageError::io("read", slots.path(), e))?;
         let bytes = Bytes::from(bytes);
-        let Ok(record) = RecordRef::parse_unverified(&bytes) else {
-            return Err(StorageError::corrupt(slots.path(), offset + u64::from(at), "no record here"));
+        // The header must hold: the index may have the record under a key that the header does not say any more.
+        let record = match record_len(&bytes).and_then(|_| RecordRef::parse_unverified(&bytes)) {
+            Ok(record) => record,
+            Err(e) => {
+                damaged = Some(StorageError::corrupt(slots.path(), offset + u64::from(at), e));
+                continue;
+            }
         };
         if record.key() == key {
+            damaged = None; // it came later
             let mut pending = Pending::default();
             let current = item.as_ref().and_then(Item::version);
             pending.stage(&Row::of(&record), bytes.clone(), current);
             item = pending.resolve(item);
+            last = at as usize;
         }
     }
+    if let Some(damaged) = damaged {
+        return Err(damaged);
+    }
     match damage {
-        Some(damage) if item.is_none() => Err(may_be_lost(slots, entry, &damage)),
-        _ => Ok(item),
+        Some(damage) if item.is_none() || damage.may_change(last) => Err(may_be_lost(slots, entry, &damage)),
+        _ => Ok(item.map(|item| (item, offset + last as u64))),
     }
 }
 
-/// A page that is not there, in a leaf where something is damaged beyond telling which page it was.
+/// A page that is not there, or in an older version, in a leaf where something is damaged beyond telling which page it was.
 fn may_be_lost(slots: &Slots, entry: &Entry, damage: &LeafDamage) -> StorageError {
     let at = slots.offset(entry.extent) + damage.offset as u64;
     StorageError::corrupt(slots.path(), at, format!("{}; the page may be lost with it", damage.what))
@@ -105,7 +129,7 @@ pub(super) fn record(
     slots: &Slots,
     view: &View,
     dictionaries: &Dictionaries,
-    item: Item,
+    (item, at): (Item, Option<u64>),
     trust: Trust,
 ) -> Result<Record> {
     let result = match trust {
@@ -113,8 +137,9 @@ pub(super) fn record(
         Trust::Disk => Record::new_unverified(item.page.clone()),
     };
     let record = result.map_err(|e| {
-        let leaf = item.key().and_then(|key| view.directory.find(key.id.0));
-        StorageError::corrupt(slots.path(), leaf.map_or(0, |(entry, _)| slots.offset(entry.extent)), e)
+        let leaf = || item.key().and_then(|key| view.directory.find(key.id.0));
+        let at = at.unwrap_or_else(|| leaf().map_or(0, |(entry, _)| slots.offset(entry.extent)));
+        StorageError::corrupt(slots.path(), at, e)
     })?;
     readable(record, dictionaries, slots.path())
 }
@@ -154,13 +179,13 @@ impl Snapshot for RangeSnapshot {
         let pending = self.view.pending(key);
         let disk = match self.view.directory.find(key.id.0) {
             Some((entry, _)) if !pending.is_some_and(|p| p.wipes) => {
-                item_in_leaf(&self.slots, self.is_hash, entry, key)?
+                item_at(&self.slots, self.is_hash, entry, key)?
             }
             _ => None,
         };
         let item = match pending {
-            Some(pending) => pending.resolve(disk),
-            None => disk,
+            Some(pending) => pending.resolve(disk.map(|(item, _)| item)).map(|item| (item, None)),
+            None => disk.map(|(item, at)| (item, Some(at))),
         };
         item.map(|item| record(&self.slots, &self.view, &self.dictionaries, item, trust)).transpose()
     }

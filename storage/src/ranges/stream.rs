@@ -73,7 +73,8 @@ impl RangeStream {
         let file = if direct { file.open_direct().unwrap_or(file) } else { file };
         let buffers = Buffers::new(GROUPS_AHEAD + 2);
         let dictionaries = (wanted != Wanted::Keys).then(|| of.dictionaries.clone());
-        let reader = Reader { slots, file, buffers, direct, map: only.is_none(), lease, dictionaries };
+        let (is_hash, map) = (of.is_hash, only.is_none());
+        let reader = Reader { slots, file, buffers, direct, is_hash, map, lease, dictionaries };
         let groups = reader.groups(&entries);
         let (trust, count) = (spec.trust, groups.len());
         let groups = InOrder::new(count, THREADS, GROUPS_AHEAD, move |number| {
@@ -144,6 +145,8 @@ struct Reader {
     file: Arc<dyn DiskFile>,
     buffers: Buffers,
     direct: bool,
+    /// Leaves of the hash organization are sorted as a whole.
+    is_hash: bool,
     /// Whether leaves are mapped rather than read, where they can be.
     map: bool,
     lease: Arc<Lease>,
@@ -237,7 +240,11 @@ impl Reader {
             Bytes::new()
         });
         let base = bytes.as_ptr() as usize;
-        let leaf = if bytes.is_empty() { leaf::Leaf::default() } else { leaf::decode(&bytes, false) };
+        let mut leaf = if bytes.is_empty() { leaf::Leaf::default() } else { leaf::decode(&bytes, false) };
+        leaf.judge(entry.live_bytes);
+        // What may have been a newer version of any page before it.
+        let change = leaf.damage.iter().filter(|d| !self.is_hash && d.may_change(0));
+        let change = change.max_by_key(|d| d.rank()).cloned();
         let nameless = leaf.damage.iter().filter(|d| d.key.is_none());
         let mut nameless: Vec<_> =
             nameless.filter(|d| d.between().1.is_none_or(|before| before > from)).collect();
@@ -252,6 +259,10 @@ impl Reader {
                 found.push(damaged(damage));
             }
             let at = (item.page.as_ptr() as usize).wrapping_sub(base);
+            if let Some(change) = change.as_ref().filter(|d| at < bytes.len() && d.may_change(at)) {
+                found.push((Some(key), damaged(change).1));
+                continue;
+            }
             let at = if at < bytes.len() { offset + at as u64 } else { offset };
             let record = match trust {
                 Trust::Verify => Record::new(item.page),
