@@ -38,6 +38,7 @@ pub(super) async fn guard(State(gateway): State<Arc<Gateway>>, request: Request,
     gateway.metrics.answered(route, method, status, took);
     if status.is_server_error() {
         tracing::warn!(id = ?id, method, route, status = status.as_u16(), "a request failed");
+        gateway.console.error(format!("{method} {route} was answered with {status}"));
     } else if let Some(uri) = traced {
         let us = took.as_micros() as u64;
         tracing::debug!(id = ?id, method, uri, status = status.as_u16(), us, "answered");

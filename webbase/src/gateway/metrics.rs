@@ -2,6 +2,7 @@
 //! hosts or clients.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicI64, AtomicU64};
 use std::time::{Duration, Instant};
 
@@ -75,7 +76,13 @@ pub(super) struct Metrics {
     pub(super) bytes_streamed: Counter,
     pub(super) pages_added: Counter,
     answered: AtomicU64,
+    /// Answers by how long they took, for the console: one more than there are bounds.
+    took: [AtomicU64; TOOK_MS.len() + 1],
 }
+
+/// Bounds of `took`.
+const TOOK_MS: [f64; 15] =
+    [0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 5000.0];
 
 fn histogram() -> Histogram {
     Histogram::new([0.0001, 0.000_25, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2.5, 10.0])
@@ -111,6 +118,7 @@ impl Metrics {
             bytes_streamed,
             pages_added,
             answered: AtomicU64::new(0),
+            took: Default::default(),
         }
     }
 
@@ -121,7 +129,11 @@ impl Metrics {
         status: StatusCode,
         took: Duration,
     ) {
-        self.answered.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        self.answered.fetch_add(1, Relaxed);
+        let ms = took.as_secs_f64() * 1e3;
+        if let Some(slot) = self.took.get(TOOK_MS.partition_point(|bound| *bound < ms)) {
+            slot.fetch_add(1, Relaxed);
+        }
         let status = status.as_u16();
         self.requests.get_or_create(&Request { route, method, status }).inc();
         self.seconds.get_or_create(&Route { route }).observe(took.as_secs_f64());
@@ -131,7 +143,11 @@ impl Metrics {
     pub(super) fn as_json(&self) -> Value {
         json!({
             "uptime_s": self.started.elapsed().as_secs(),
-            "requests": self.answered.load(std::sync::atomic::Ordering::Relaxed),
+            "requests": self.answered.load(Relaxed),
+            "latency": {
+                "bounds_ms": TOOK_MS,
+                "counts": self.took.iter().map(|slot| slot.load(Relaxed)).collect::<Vec<_>>(),
+            },
             "connections": self.connections.get(),
             "streams": self.streams.get(),
             "pages_streamed": self.pages_streamed.get(),

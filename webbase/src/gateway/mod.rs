@@ -15,6 +15,7 @@
 mod body;
 mod coding;
 mod conditions;
+mod console;
 mod guard;
 mod health;
 mod json_lines;
@@ -49,6 +50,7 @@ pub use self::problem::Problem;
 pub use self::security::Doors;
 pub use self::server::{Running, start};
 
+use self::console::Console;
 use self::metrics::Metrics;
 use self::operation::Operation;
 
@@ -79,6 +81,8 @@ pub struct Limits {
     pub connections_max: usize,
     /// Requests at once that are not answered yet; others are told to come again.
     pub requests_max: usize,
+    /// Consoles that are open at once; others are told to come again.
+    pub consoles_max: usize,
     /// Streams at once; others are told to come again.
     pub streams_max: usize,
     /// Imports at once; others are told to come again.
@@ -105,6 +109,7 @@ impl Default for Limits {
             connections_max: 2048,
             requests_max: 1024,
             streams_max: 64,
+            consoles_max: 64,
             imports_max: 8,
             head_bytes_max: 32 << 10,
             body_bytes_max: 64 << 30,
@@ -123,6 +128,9 @@ pub(crate) struct Gateway {
     doors: Doors,
     limits: Limits,
     metrics: Metrics,
+    console: Console,
+    /// Consoles that are open.
+    consoles: Arc<Semaphore>,
     requests: Semaphore,
     streams: Arc<Semaphore>,
     imports: Arc<Semaphore>,
@@ -143,6 +151,8 @@ impl Gateway {
             cluster,
             doors: settings.doors.clone(),
             metrics: Metrics::new(),
+            console: Console::default(),
+            consoles: Arc::new(Semaphore::new(limits.consoles_max)),
             requests: Semaphore::new(limits.requests_max),
             streams: Arc::new(Semaphore::new(limits.streams_max)),
             imports: Arc::new(Semaphore::new(limits.imports_max)),
@@ -164,6 +174,7 @@ fn operations() -> Vec<Operation> {
         metrics::operations(),
         health::operations(),
         openapi::operations(),
+        console::operations(),
     ];
     parts.into_iter().flatten().collect()
 }

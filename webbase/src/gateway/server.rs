@@ -16,7 +16,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use webbase_node::{Cluster, check_listen};
 
 use super::patient::Patient;
-use super::{Gateway, Limits, Settings, router};
+use super::{Gateway, Limits, Settings, console, router};
 
 /// After an accept that failed, because there are no more files, say.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -59,6 +59,7 @@ pub async fn start(cluster: Cluster, settings: Settings) -> Result<Running> {
     let address = listener.local_addr().context("cannot tell where it listens")?;
     let (router, gateway) = router(cluster, &settings);
     let (stop, stopped) = watch::channel(false);
+    tokio::spawn(console::sample(gateway.clone(), stopped.clone()));
     let accepting = tokio::spawn(accept(listener, router, gateway, settings, stopped));
     Ok(Running { address, stop, accepting })
 }

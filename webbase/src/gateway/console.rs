@@ -1,0 +1,254 @@
+//! The console: `/` and what it needs, embedded in the program, and `GET /console/events`, which pushes how things stand.
+//!
+//! ```text
+//!   event: history   a list of samples, oldest first, when somebody begins to listen
+//!   event: sample    one more, every second
+//! ```
+//!
+//! A sample has the time, the status, the gateway's counters and the last errors. One task makes them for everybody; counters go
+//! up, and whoever looks computes rates. Scripts come from here only, pages of strangers are shown in a sandbox, and nobody
+//! may put the console into a frame.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use axum::body::Body;
+use axum::extract::{Path, State};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use bytes::Bytes;
+use hyper::StatusCode;
+use hyper::header::{self, HeaderName, HeaderValue};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, watch};
+
+use super::Gateway;
+use super::body::{Sending, Sent};
+use super::operation::{Operation, Parameter, query};
+use super::problem::Problem;
+use super::status::standing;
+
+/// Between two samples.
+const PERIOD: Duration = Duration::from_secs(1);
+/// Samples that are kept for whoever begins to listen: ten minutes.
+const SAMPLES: usize = 600;
+/// Errors that are kept.
+const ERRORS: usize = 20;
+
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self'; \
+                      connect-src 'self'; frame-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+/// A file of the console: its name, its content type, itself.
+const FILES: [(&str, &str, &[u8]); 6] = [
+    ("index.html", "text/html; charset=utf-8", include_bytes!("../../assets/console/index.html")),
+    ("console.css", "text/css; charset=utf-8", include_bytes!("../../assets/console/console.css")),
+    ("console.js", "text/javascript; charset=utf-8", include_bytes!("../../assets/console/console.js")),
+    ("icon.svg", "image/svg+xml", include_bytes!("../../assets/console/icon.svg")),
+    ("uplot.css", "text/css; charset=utf-8", include_bytes!("../../assets/console/uplot.css")),
+    ("uplot.js", "text/javascript; charset=utf-8", include_bytes!("../../assets/console/uplot.js")),
+];
+
+pub(super) fn operations() -> Vec<Operation> {
+    let file = Parameter { ..query("file", "string", "the file's name") }.in_path();
+    let operation = |path, name, summary| Operation {
+        path,
+        method: "get",
+        name,
+        summary,
+        parameters: vec![],
+        body: None,
+        answers: &[(200, "text/html", "It")],
+        is_long: false,
+        route: get(index),
+    };
+    vec![
+        operation("/", "console", "The console, for people"),
+        Operation {
+            parameters: vec![file],
+            route: get(serve),
+            answers: &[(200, "*/*", "The file"), (404, "application/problem+json", "There is no such file")],
+            ..operation("/console/{file}", "console_file", "What the console is made of")
+        },
+        Operation {
+            route: get(events),
+            answers: &[(200, "text/event-stream", "A history of samples, then one every second")],
+            is_long: true,
+            ..operation("/console/events", "console_events", "How things stand, pushed")
+        },
+    ]
+}
+
+async fn index() -> Response {
+    file("index.html")
+}
+
+async fn serve(Path(name): Path<String>) -> Response {
+    file(&name)
+}
+
+fn file(name: &str) -> Response {
+    let Some((_, kind, bytes)) = FILES.iter().find(|(known, ..)| *known == name) else {
+        let text = format!("the console has no file {:?}", name.chars().take(50).collect::<String>());
+        return Problem::new(StatusCode::NOT_FOUND, "no-file", text).into_response();
+    };
+    let mut response = Response::new(Body::from(Bytes::from_static(bytes)));
+    let headers: [(HeaderName, &str); 6] = [
+        (header::CONTENT_TYPE, kind),
+        (header::CACHE_CONTROL, "no-cache"),
+        (header::CONTENT_SECURITY_POLICY, POLICY),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::X_FRAME_OPTIONS, "DENY"),
+        (header::REFERRER_POLICY, "no-referrer"),
+    ];
+    for (name, value) in headers {
+        if let Ok(value) = HeaderValue::from_str(value) {
+            response.headers_mut().insert(name, value);
+        }
+    }
+    response
+}
+
+/// What those who listen are told.
+#[derive(Clone, Default)]
+enum News {
+    /// Nothing yet.
+    #[default]
+    None,
+    /// A sample.
+    Sample(Arc<str>),
+    /// There will be no more.
+    End,
+}
+
+/// What the console shows.
+#[derive(Default)]
+pub(super) struct Console {
+    samples: Mutex<VecDeque<Arc<str>>>,
+    errors: Mutex<VecDeque<Value>>,
+    news: watch::Sender<News>,
+}
+
+impl Console {
+    /// Takes note of an error.
+    pub(super) fn error(&self, text: String) {
+        let mut errors = self.errors.lock();
+        if errors.len() >= ERRORS {
+            errors.pop_front();
+        }
+        errors.push_back(json!({"time_ms": now_ms(), "text": text}));
+    }
+
+    fn sample(&self, mut sample: Value) {
+        if let Value::Object(members) = &mut sample {
+            members.insert("time_ms".into(), now_ms().into());
+            members.insert("errors".into(), self.errors.lock().iter().cloned().collect());
+        }
+        let sample: Arc<str> = sample.to_string().into();
+        let mut samples = self.samples.lock();
+        if samples.len() >= SAMPLES {
+            samples.pop_front();
+        }
+        samples.push_back(sample.clone());
+        drop(samples);
+        self.news.send_replace(News::Sample(sample));
+    }
+}
+
+fn now_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}
+
+/// Makes samples until the gateway ends.
+pub(super) async fn sample(gateway: Arc<Gateway>, mut stopped: watch::Receiver<bool>) {
+    let mut clock = tokio::time::interval(PERIOD);
+    clock.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
+    let mut failing = false;
+    loop {
+        tokio::select! {
+            _ = stopped.changed() => break,
+            _ = clock.tick() => {}
+        }
+        match tokio::time::timeout(PERIOD * 5, standing(&gateway)).await {
+            Ok(Ok(status)) => {
+                failing = false;
+                let counted = gateway.metrics.as_json();
+                gateway.console.sample(json!({"status": status, "gateway": counted}));
+            }
+            // Once is enough to know it.
+            _ if failing => {}
+            Ok(Err(problem)) => {
+                failing = true;
+                gateway
+                    .console
+                    .error(format!("the repository does not say how it stands: {}", problem.detail()));
+            }
+            Err(_) => {
+                failing = true;
+                gateway.console.error("the management server does not answer".into());
+            }
+        }
+    }
+    gateway.console.news.send_replace(News::End);
+}
+
+async fn events(State(gateway): State<Arc<Gateway>>) -> Result<Response, Problem> {
+    let Ok(permit) = gateway.consoles.clone().try_acquire_owned() else {
+        return Err(Problem::busy("there are as many consoles open as there may be"));
+    };
+    let (sender, receiver) = mpsc::channel(2);
+    let mut news = gateway.console.news.subscribe();
+    news.mark_unchanged();
+    let history: Vec<Arc<str>> = gateway.console.samples.lock().iter().cloned().collect();
+    tokio::spawn(async move {
+        let history = format!("event: history\ndata: [{}]\n\n", history.join(","));
+        let mut next = Bytes::from(history);
+        // Nobody listens any more, or there is nothing more to tell.
+        while sender.send(Sent::Data(next)).await.is_ok() && news.changed().await.is_ok() {
+            next = match &*news.borrow_and_update() {
+                News::Sample(sample) => format!("event: sample\ndata: {sample}\n\n").into(),
+                News::None => Bytes::new(),
+                News::End => break,
+            };
+        }
+    });
+    let mut response = Response::new(Body::new(Sending { receiver, _permit: permit }));
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    Ok(response)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_console_needs_nothing_from_elsewhere() {
+        for (name, _, bytes) in FILES {
+            let text = std::str::from_utf8(bytes).unwrap();
+            // Addresses stand in the SVG's name space, in a placeholder and in a licence line; nothing is loaded from there.
+            let loads = ["src=\"http", "href=\"http", "url(http", "import \"http", "src=\"//", "@import"];
+            for load in loads {
+                assert!(!text.contains(load), "{name} has {load}");
+            }
+        }
+        assert_eq!(file("console.js").status(), StatusCode::OK);
+        assert_eq!(file("../secret").status(), StatusCode::NOT_FOUND);
+    }
+
+    #[test]
+    fn what_is_kept_is_bounded() {
+        let console = Console::default();
+        for n in 0..2 * SAMPLES {
+            console.error(format!("error {n}"));
+            console.sample(json!({"n": n}));
+        }
+        assert_eq!(console.samples.lock().len(), SAMPLES);
+        assert_eq!(console.errors.lock().len(), ERRORS);
+        let newest: Value = serde_json::from_str(console.samples.lock().back().unwrap()).unwrap();
+        assert_eq!(newest["n"], 2 * SAMPLES - 1);
+        assert_eq!(newest["errors"].as_array().unwrap().len(), ERRORS);
+    }
+}
