@@ -1,0 +1,1 @@
+//! The acquisition system: what to read next, and reading it.
