@@ -7,10 +7,13 @@
 //!
 //! [`scheduler`] says which pages to read next under a fixed bandwidth: how often each page is worth reading, which are due
 //! now, which to read for the first time. Pure functions of state and `now`.
+//!
+//! [`site_metadata`] writes and reads what a site publishes about its own pages: metadata archives and sitemaps.
 
 pub mod change_rate;
 pub mod metadata;
 pub mod scheduler;
+pub mod site_metadata;
 
 #[cfg(test)]
 mod random;

@@ -46,6 +46,7 @@ enum Command {
     Get(cmd::get::Get),
     Stream(cmd::stream::Stream),
     Schedule(cmd::schedule::Schedule),
+    ExportSite(cmd::export_site::ExportSite),
     Drain(cmd::drain::Drain),
     RemoveLost(cmd::remove_lost::RemoveLost),
 }
@@ -64,6 +65,7 @@ fn main() -> ExitCode {
             Command::Get(command) => command.run().await,
             Command::Stream(command) => command.run().await,
             Command::Schedule(command) => command.run(),
+            Command::ExportSite(command) => command.run(),
             Command::Drain(command) => command.run().await,
             Command::RemoveLost(command) => command.run().await,
         }

@@ -2,6 +2,7 @@
 
 pub(crate) mod cycle;
 pub(crate) mod drain;
+pub(crate) mod export_site;
 pub(crate) mod get;
 pub(crate) mod keys;
 pub(crate) mod mgmt;
