@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use webbase_mgmt_server::{ManagementServer, ServerOptions, Settings};
 use webbase_node::cycle::message::{Removal, SeenAgain};
 use webbase_node::plan::{CycleEnd, Status};
-use webbase_node::{Cluster, ClusterSettings, Host, HostOptions, Role};
+use webbase_node::{Client, ClientSettings, Cluster, ClusterSettings, Host, HostOptions, Role};
 use webbase_storage::{Organization, Page};
 
 /// What readers should find: URL to body.
@@ -322,4 +322,72 @@ async fn check_stream_count(cluster: &Cluster, expected: usize) {
         count += 1;
     }
     assert_eq!(count, expected);
+}
+
+/// Pages as sites have them: the frame is the same on all, the text is each one's own.
+async fn add_alike(cluster: &Cluster, pages: &mut Pages, numbers: std::ops::Range<usize>) {
+    let frame = "<nav><a href='/'>home</a><a href='/about'>about us</a><form action='/search'></form></nav>";
+    let text =
+        |n: usize| (0..40).map(|w| format!("{:x} ", (n * 7919 + w * 104_729) % 65_537)).collect::<String>();
+    let made: Vec<(String, Vec<u8>)> = numbers
+        .map(|n| {
+            (
+                format!("http://alike.example/{n}"),
+                format!("<html>{frame}<p>{}</p>{frame}", text(n)).into_bytes(),
+            )
+        })
+        .collect();
+    let page = |(url, body)| Page {
+        url,
+        body,
+        head: b"HTTP/1.1 200 OK\r\nServer: alike\r\n\r\n",
+        ..Page::default()
+    };
+    let batch: Vec<Page<'_>> = made.iter().map(|(url, body)| page((url.as_str(), body.as_slice()))).collect();
+    assert_eq!(cluster.add(&batch).await.unwrap().all().unwrap(), made.len() as u64);
+    pages.extend(made);
+}
+
+/// The dictionaries of a node.
+async fn dictionaries(repository: &Repository, name: &str) -> Vec<u64> {
+    let address = repository.nodes[name].address().unwrap();
+    let client = Client::connect(address, ClientSettings::default()).await.unwrap();
+    client.fetch_dictionaries().await.unwrap().iter().map(|d| d.digest()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_pack_with_the_dictionary_of_the_update_nodes() {
+    let names = ["u1", "u2", "r1", "r2"];
+    let mut repository = Repository::start(2, (Organization::Log, Organization::Log), &names).await;
+    let cluster = repository.client().await;
+    repository.until(&cluster, "all nodes are there", |s| s.nodes.len() == 4).await;
+    let mut pages = Pages::new();
+    add_alike(&cluster, &mut pages, 0..100).await;
+    assert_eq!(dictionaries(&repository, "u1").await, [], "too few to learn from");
+    add_alike(&cluster, &mut pages, 100..300).await;
+    let trained = dictionaries(&repository, "u1").await;
+    assert_eq!(trained.len(), 1);
+    assert_eq!(dictionaries(&repository, "u2").await, trained, "replicas have the same records");
+    // It is the next epoch's too, and another client takes it instead of training one.
+    cluster.cycle(|_| {}).await.unwrap();
+    check(&cluster, &pages).await;
+    let other = repository.client().await;
+    add_alike(&other, &mut pages, 300..1000).await;
+    // A node that was away gets it with the records; one that was started again still has it.
+    repository.kill("u2").await;
+    repository.start_node("u2").await;
+    let third = repository.nodes["u2"].id();
+    repository
+        .until(&other, "the node is back", |s| s.nodes.iter().any(|n| n.id == third && n.figures.is_some()))
+        .await;
+    add_alike(&other, &mut pages, 1000..1100).await;
+    cluster.cycle(|_| {}).await.unwrap();
+    check(&repository.client().await, &pages).await;
+    for name in ["u1", "u2", "r1", "r2"] {
+        assert_eq!(dictionaries(&repository, name).await, trained, "{name}");
+    }
+    let plain = other.lookup_url("http://alike.example/50").await.unwrap().pages.unwrap();
+    let packed = other.lookup_url("http://alike.example/500").await.unwrap().pages.unwrap();
+    assert_eq!((plain.get().dictionary(), packed.get().dictionary()), (0, trained[0]));
+    assert!(packed.bytes().len() < plain.bytes().len() * 9 / 10, "the frame is in the dictionary");
 }

@@ -180,17 +180,23 @@ impl Cluster {
         done: &mut Adds,
     ) -> Vec<Adding> {
         let map = self.inner.repository.map;
+        let is_packed = |adding: &Adding| adding.packed.as_ref().is_some_and(|(s, _)| *s == plan.stamp);
+        if open.iter().all(is_packed) {
+            return open;
+        }
+        let dictionary = self.dictionary(plan, pages).await;
         let (mut packed, mut bytes) = (Vec::with_capacity(open.len()), 0);
         for mut adding in open {
             let Some(page) = pages.get(adding.at) else { continue };
-            if adding.packed.as_ref().is_none_or(|(stamp, _)| *stamp != plan.stamp) {
+            if !is_packed(&adding) {
                 let Some(epoch) = map.epoch(plan.stamp, adding.range.unwrap_or(0)) else {
                     let why = format!("cycle {} does not fit into the versions of pages", plan.stamp);
                     done.refused.push((adding.at, self.denied("stamp the page", why)));
                     continue;
                 };
                 let page = Page { epoch, ..*page };
-                match pack_page(&self.inner.key, &page, self.inner.settings.compression, None) {
+                let compression = self.inner.settings.compression;
+                match pack_page(&self.inner.key, &page, compression, dictionary.as_deref()) {
                     Ok(record) => {
                         adding.packed = Some((plan.stamp, record));
                         // Where pages are visible at once, all nodes shall show the same version.

@@ -21,6 +21,7 @@ mod everywhere;
 mod expiry;
 mod lookup;
 mod near;
+mod packing;
 mod plans;
 mod progress;
 mod share;
@@ -39,6 +40,7 @@ pub use self::stream::ClusterStream;
 
 use self::connections::Connections;
 use self::near::Near;
+use self::packing::Packing;
 use self::plans::Plans;
 use crate::client::ClientSettings;
 use crate::cycle::message::{NodeId, Removal, SeenAgain};
@@ -95,6 +97,7 @@ struct Inner {
     connections: Arc<Connections>,
     plans: Arc<Plans>,
     near: Near,
+    packing: Packing,
 }
 
 /// A repository. Clones share everything.
@@ -116,8 +119,8 @@ impl Cluster {
         to_nodes.repository = Some(key.fingerprint());
         let connections = Arc::new(Connections::new(to_nodes, settings.avoid));
         let plans = Plans::start(management.clone(), connections.clone(), settings.refresh);
-        let inner =
-            Inner { settings, management, repository, key, connections, plans, near: Near::default() };
+        let (near, packing) = (Near::default(), Packing::default());
+        let inner = Inner { settings, management, repository, key, connections, plans, near, packing };
         Ok(Cluster { inner: Arc::new(inner) })
     }
 
