@@ -391,14 +391,9 @@ impl Segment {
         }
     }
 
-    /// A file that ends too early is damage, not an I/O error.
+    /// What a read of a record met.
     pub(crate) fn read_error(&self, e: std::io::Error, offset: u64) -> StorageError {
-        match e.kind() {
-            std::io::ErrorKind::UnexpectedEof => {
-                StorageError::corrupt(self.path(), offset, "the file ends here")
-            }
-            _ => StorageError::io("read", self.path(), e),
-        }
+        StorageError::read(self.path(), offset, e)
     }
 
     /// Makes rows of committed records known to readers.
