@@ -123,23 +123,24 @@ impl ManagementServer {
         let (database, saved, uniform) = opened?;
         let repository = saved.repository;
         let (inputs, queue) = mpsc::channel(QUEUE_MAX);
+        let (questions, asked) = mpsc::channel(QUEUE_MAX);
         let assigner = uniform.as_ref().map(|uniform| uniform.assigner.clone());
         let index = assigner.clone().map(|assigner| {
             let fingerprint = repository.repository_key().fingerprint();
             let client = ClientSettings { repository: Some(fingerprint), ..client };
-            let inputs = inputs.downgrade();
+            let questions = questions.downgrade();
             let map = repository.map;
-            let rebuild = Rebuild { assigner: assigner.clone(), inputs, client, map, add_limit };
+            let rebuild = Rebuild { assigner: assigner.clone(), questions, client, map, add_limit };
             (assigner, tokio::spawn(rebuild.run()))
         });
         let accept = move |topic: &str, control: Control| match topic {
             link::TOPIC => drop(tokio::spawn(calls::node(control, inputs.clone()))),
-            plan::TOPIC => drop(tokio::spawn(calls::client(control, inputs.clone(), assigner.clone()))),
+            plan::TOPIC => drop(tokio::spawn(calls::client(control, questions.clone(), assigner.clone()))),
             _ => drop(control),
         };
         let server = Server::start(listen, Service::default().with_control(Arc::new(accept)), wire).await?;
         let (stop, stopped) = oneshot::channel();
-        let hub = tokio::spawn(Hub::new(database, saved, settings, uniform).run(queue, stopped));
+        let hub = tokio::spawn(Hub::new(database, saved, settings, uniform).run(queue, asked, stopped));
         let address = server.address();
         Ok(ManagementServer { server: Some(server), address, repository, stop: Some(stop), index, hub })
     }
