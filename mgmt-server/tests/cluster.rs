@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use tempfile::TempDir;
-use webbase_mgmt_server::{ManagementServer, ServerOptions, Settings};
+use webbase_mgmt_server::{Distribution, ManagementServer, ServerOptions, Settings, Update};
 use webbase_node::cycle::message::{Removal, SeenAgain};
 use webbase_node::plan::{CycleEnd, Status};
 use webbase_node::{Client, ClientSettings, Cluster, ClusterSettings, Host, HostOptions, Role};
@@ -23,6 +23,8 @@ struct Repository {
     server: Option<ManagementServer>,
     nodes: BTreeMap<String, Host>,
     organizations: (Organization, Organization),
+    /// Of read nodes, and of update nodes if it is another one.
+    distributions: (Distribution, Option<Distribution>),
 }
 
 fn settings() -> Settings {
@@ -31,8 +33,18 @@ fn settings() -> Settings {
 
 impl Repository {
     async fn start(replicas: u32, organizations: (Organization, Organization), nodes: &[&str]) -> Repository {
+        Repository::distributed((Distribution::Hash, None), replicas, organizations, nodes).await
+    }
+
+    async fn distributed(
+        distributions: (Distribution, Option<Distribution>),
+        replicas: u32,
+        organizations: (Organization, Organization),
+        nodes: &[&str],
+    ) -> Repository {
         let dir = tempfile::tempdir().unwrap();
-        let mut repository = Repository { dir, server: None, nodes: BTreeMap::new(), organizations };
+        let mut repository =
+            Repository { dir, server: None, nodes: BTreeMap::new(), organizations, distributions };
         let options = repository.server_options("127.0.0.1:0".parse().unwrap(), replicas);
         repository.server = Some(ManagementServer::start(options).await.unwrap());
         for name in nodes {
@@ -44,6 +56,7 @@ impl Repository {
     fn server_options(&self, listen: std::net::SocketAddr, replicas: u32) -> ServerOptions {
         let mut options = ServerOptions::new(self.dir.path().join("mgmt"), listen);
         (options.replicas, options.range_bits, options.settings) = (replicas, 4, settings());
+        (options.distribution, options.update_distribution) = self.distributions;
         options
     }
 
@@ -390,4 +403,41 @@ async fn clients_pack_with_the_dictionary_of_the_update_nodes() {
     let packed = other.lookup_url("http://alike.example/500").await.unwrap().pages.unwrap();
     assert_eq!((plain.get().dictionary(), packed.get().dictionary()), (0, trained[0]));
     assert!(packed.bytes().len() < plain.bytes().len() * 9 / 10, "the frame is in the dictionary");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn update_nodes_may_have_another_distribution_than_read_nodes() {
+    let organizations = (Organization::Log, Organization::Log);
+    for (read, update) in
+        [(Distribution::Hash, Distribution::Uniform), (Distribution::Uniform, Distribution::Hash)]
+    {
+        let names = ["u1", "u2", "r1", "r2"];
+        let mut repository = Repository::distributed((read, Some(update)), 1, organizations, &names).await;
+        let cluster = repository.client().await;
+        let known = |s: &Status| s.nodes.iter().filter(|n| n.figures.is_some()).count() == 4;
+        repository.until(&cluster, "all nodes are there", known).await;
+        assert_eq!(cluster.repository().map.update_distribution(), update);
+        let mut pages = Pages::new();
+        add(&cluster, &mut pages, 0..300, 1).await;
+        // Versions of one page may lie on different update nodes; the newest counts.
+        add(&cluster, &mut pages, 100..400, 2).await;
+        cluster.cycle(|_| {}).await.unwrap();
+        check(&cluster, &pages).await;
+        add(&cluster, &mut pages, 300..350, 3).await;
+        repository.kill("u1").await;
+        if update == Distribution::Uniform {
+            // Any update node takes any page: with one of them up nothing is refused, once the other is known to be down.
+            add(&cluster, &mut pages, 350..450, 4).await;
+        }
+        repository.start_node("u1").await;
+        repository.until(&cluster, "all nodes are there again", known).await;
+        add(&cluster, &mut pages, 200..250, 5).await;
+        cluster.cycle(|_| {}).await.unwrap();
+        check(&cluster, &pages).await;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mut options = ServerOptions::new(dir.path(), "127.0.0.1:0".parse().unwrap());
+    (options.update, options.update_distribution) = (Update::Incremental, Some(Distribution::Uniform));
+    let refused = ManagementServer::start(options).await.unwrap_err();
+    assert!(refused.to_string().contains("one distribution"), "{refused}");
 }

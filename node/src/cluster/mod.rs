@@ -29,6 +29,7 @@ mod stream;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use webbase_storage::{Compression, Dictionaries, PageKey, RepositoryKey};
@@ -98,6 +99,8 @@ struct Inner {
     plans: Arc<Plans>,
     near: Near,
     packing: Packing,
+    /// Counts pages that may go to any update nodes.
+    turn: AtomicUsize,
 }
 
 /// A repository. Clones share everything.
@@ -119,8 +122,8 @@ impl Cluster {
         to_nodes.repository = Some(key.fingerprint());
         let connections = Arc::new(Connections::new(to_nodes, settings.avoid));
         let plans = Plans::start(management.clone(), connections.clone(), settings.refresh);
-        let (near, packing) = (Near::default(), Packing::default());
-        let inner = Inner { settings, management, repository, key, connections, plans, near, packing };
+        let (near, packing, turn) = (Near::default(), Packing::default(), AtomicUsize::new(0));
+        let inner = Inner { settings, management, repository, key, connections, plans, near, packing, turn };
         Ok(Cluster { inner: Arc::new(inner) })
     }
 

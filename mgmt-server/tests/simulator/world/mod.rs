@@ -118,7 +118,11 @@ impl World {
         // Half of them have their ranges assigned, of the incremental ones too.
         let uniform = seed % 3 == 1 || seed % 6 == 5;
         let distribution = if uniform { Distribution::Uniform } else { Distribution::Hash };
-        let map = RangeMap::distributed(bits, distribution);
+        // Some have update nodes with the other distribution.
+        let other = if uniform { Distribution::Hash } else { Distribution::Uniform };
+        let differ = update == Update::Batch && seed % 4 == 0;
+        let map =
+            RangeMap::distributed(bits, distribution).with_update(if differ { other } else { distribution });
         let replicas = if rng.percent(75) { 2 } else { 1 };
         let settings = Settings {
             down_after_ms: 2500,
