@@ -6,7 +6,6 @@
 mod common;
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use common::{Pages, RANGES, Repository, add_made, check, made, until};
 use webbase_mgmt_server::{Distribution, ServerOptions, Settings, Update};
@@ -117,7 +116,7 @@ async fn pages_are_visible_when_acknowledged_in_every_organization(distribution:
 
 async fn folds_run_by_themselves_and_nobody_notices(distribution: Distribution) {
     let often = Settings { fold_ms: 200, ..settings() };
-    let (repository, cluster) = start(distribution, 2, Organization::Log, &["b1", "b2", "b3"], often).await;
+    let (_repository, cluster) = start(distribution, 2, Organization::Log, &["b1", "b2", "b3"], often).await;
     let mut pages = Pages::new();
     let before = cluster.status().await.unwrap().committed;
     let mut rounds = 0;

@@ -12,10 +12,8 @@ use std::time::Duration;
 use common::{Pages, Repository, add, until, url};
 use webbase_mgmt_server::{Distribution, ManagementServer, ServerOptions};
 use webbase_node::cycle::message::{Removal, SeenAgain};
-use webbase_node::plan::{Ask, INDEX_KEYS_MAX, Status, Told};
-use webbase_node::{
-    ClientSettings, Cluster, ClusterSettings, Host, HostOptions, Management, NodeError, Role,
-};
+use webbase_node::plan::{Ask, INDEX_KEYS_MAX, Told};
+use webbase_node::{ClientSettings, Cluster, ClusterSettings, HostOptions, Management, NodeError};
 use webbase_storage::{Organization, Page, PageId, PageKey, Version};
 
 async fn start(replicas: u32, organization: Organization, nodes: &[&str]) -> Repository {

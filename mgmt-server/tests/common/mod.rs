@@ -1,7 +1,7 @@
 //! A repository in one process, over real sockets and real stores, as several tests need it: nodes by name, pages that say what
 //! they are, and waiting with a limit.
 
-#![allow(dead_code, reason = "each test uses its part")]
+#![allow(dead_code, unreachable_pub, reason = "each test uses its part")]
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

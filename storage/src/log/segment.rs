@@ -275,6 +275,20 @@ impl Segment {
         }
     }
 
+    /// The offsets where records begin from a position on, at most so many, and where the last of them ends: nothing if there
+    /// is none.
+    pub(crate) fn offsets_from(&self, position: usize, count: usize, out: &mut Vec<u32>) {
+        out.clear();
+        let mut of = |offsets: &[u32]| {
+            let from = offsets.get(position..).unwrap_or_default();
+            out.extend_from_slice(from.get(..=count).unwrap_or(from));
+        };
+        match &self.places {
+            Places::Open(places) => of(&places.read().offsets),
+            Places::Sealed { offsets, .. } => of(offsets),
+        }
+    }
+
     /// The catalog row of the record at a position.
     pub(crate) fn row(&self, position: usize) -> Result<Row> {
         let row = self.stored_row(position)?;
