@@ -98,8 +98,7 @@ impl WebBox {
             let port = addresses.first().map_or(0, SocketAddr::port);
             let listener = TcpListener::bind((Ipv4Addr::new(127, 0, high, low), port)).await?;
             addresses.push(listener.local_addr()?);
-            tasks
-                .spawn(accept(listener, Arc::clone(&served), |served, connection| serve(served, connection)));
+            tasks.spawn(accept(listener, Arc::clone(&served), serve));
         }
         let mut misbehaving = BTreeMap::new();
         for (host, how) in serving.misbehaving {
