@@ -153,7 +153,7 @@ mod tests {
             ("<head><title>no</title><body>yes", "yes\n"),
             ("&#x41;&nbsp;&copy", "A ©\n"),
             ("", ""),
-            ("<<<>>><p", "<<>>>\n"),
+            ("<<<>>><p", "<<<>>>\n"),
         ] {
             let found = of(html);
             assert_eq!(found.replace('\u{a0}', " "), expected, "{html}");
