@@ -184,6 +184,11 @@ impl NodeError {
         }
     }
 
+    /// Whether this is about one damaged page of a stream, which goes on without it.
+    pub fn is_damaged_page(&self) -> bool {
+        matches!(self, NodeError::Refused { fault, .. } if fault.code == Code::Damaged)
+    }
+
     /// The generations there are, when the one asked for is not.
     pub fn generations(&self) -> Option<&[u64]> {
         match self {

@@ -36,6 +36,7 @@ mod error;
 #[cfg(any(fuzzing, test))]
 pub mod fuzzing;
 mod host;
+mod importance;
 pub mod link;
 mod management;
 pub mod plan;
@@ -44,12 +45,15 @@ mod server;
 pub mod wire;
 
 pub use client::{
-    Acknowledged, AddPages, AddRecords, Client, ClientSettings, Listing, PageReader, StreamRequest,
+    Acknowledged, AddPages, AddRecords, Client, ClientSettings, Listing, PageReader, Select, StreamRequest,
 };
-pub use cluster::{Adds, Cluster, ClusterSettings, ClusterStream, Found, StreamCursor};
+pub use cluster::{
+    Adds, Cluster, ClusterSettings, ClusterStream, Found, How, PublishImportance, StreamCursor,
+};
 pub use control::{Control, ControlReceiver, ControlSender, MESSAGE_BYTES_MAX};
 pub use error::{NodeError, Result, Retry};
 pub use host::{EPOCH, Host, HostOptions, Role, Scrub};
+pub use importance::{Importance, Importances};
 pub use management::{LIST_MAX, Management};
 #[cfg(feature = "tls")]
 pub use security::{ClientTls, ServerTls};

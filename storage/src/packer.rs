@@ -283,6 +283,10 @@ impl Packer {
                 let (bytes, max) = (seen.as_bytes().len() as u64, self.page_bytes_max);
                 return Err(StorageError::PageTooLarge { url: url(), bytes, max });
             }
+            if seen.is_partial() {
+                let what = "it was streamed without its body or its head; ask for everything".into();
+                return Err(StorageError::BadPage { url: url(), what });
+            }
             if seen.kind() == Kind::Page && self.key.page_key(seen.url())? != seen.key() {
                 let what = "its page id is of another repository; copy the page, not the record".into();
                 return Err(StorageError::BadPage { url: url(), what });

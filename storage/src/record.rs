@@ -15,7 +15,7 @@
 //!       48     8  dictionary digest, 0 for none
 //!       56     4  URL length (u)
 //!       60     2  MIME type length (m)
-//!       62     2  flags: 1 the HTTP head is packed, 2 there is a payload digest
+//!       62     2  flags: 1 the HTTP head is packed, 2 there is a payload digest, 4 the body was left out, 8 the HTTP head was
 //!       64     4  HTTP head length (h)
 //!       68     4  body length as stored (b)
 //!       72     4  body length unpacked
@@ -33,6 +33,9 @@
 //! 3. No length is trusted before it is bounded.
 //! 4. A *tombstone* says that the page with this key was deleted, a *seen* entry that it was visited at
 //!    `fetched_at_ms`, is unchanged, and may stay `lifetime_s` longer. Both have no URL, head or body.
+//!
+//! 5. What was left out was so on the way to a reader who did not want it. No store has or takes such a record; its checksum is
+//!    its own, so its version is not the page's.
 //!
 //! Example: the page `http://h/` with body `hi`, no head, MIME type `a/b`, is 80 + 9 + 3 + 0 + 2 + 8 = 102 bytes.
 
@@ -52,6 +55,10 @@ const UNKNOWN_MS: u64 = u64::MAX;
 const HEAD_PACKED: u16 = 1;
 /// A payload digest stands after the MIME type.
 const HAS_DIGEST: u16 = 2;
+/// The body was left out on the way to a reader; its lengths but the stored one are as they were.
+const BODY_LEFT_OUT: u16 = 4;
+/// The HTTP head was left out on the way to a reader.
+const HEAD_LEFT_OUT: u16 = 8;
 /// Bytes of a payload digest, which is a SHA-1.
 pub const PAYLOAD_DIGEST_BYTES: usize = 20;
 /// Bytes of a record before its URL.
@@ -465,11 +472,42 @@ impl<'a> RecordRef<'a> {
         self.bytes.get(at..).and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes)
     }
 
+    /// Whether this is not all of the page's record: for a reader who did not want the rest.
+    pub fn is_partial(&self) -> bool {
+        self.header.has(BODY_LEFT_OUT) || self.header.has(HEAD_LEFT_OUT)
+    }
+
+    /// A record of the same page, for a reader who does not want the body. Nothing is unpacked.
+    pub fn without_body(&self) -> Bytes {
+        let mut header = *self.header;
+        header.flags = (header.flags.get() | BODY_LEFT_OUT).into();
+        header.stored_len = 0.into();
+        let (u, m, h, _) = self.lens();
+        let mut out = Vec::new();
+        finish(header, &[self.field(0, u + m + self.header.digest_len() + h)], &mut out);
+        out.into()
+    }
+
+    /// A record of the same page, for a reader who does not want the HTTP head. Nothing is unpacked.
+    pub fn without_head(&self) -> Bytes {
+        let mut header = *self.header;
+        header.flags = (header.flags.get() & !HEAD_PACKED | HEAD_LEFT_OUT).into();
+        header.head_len = 0.into();
+        let (u, m, ..) = self.lens();
+        let mut out = Vec::new();
+        finish(header, &[self.field(0, u + m + self.header.digest_len()), self.stored_body()], &mut out);
+        out.into()
+    }
+
     /// Unpacks the body into `out`, which is cleared first.
     ///
     /// # Errors
-    /// When the dictionary is unknown or the body does not unpack to the length its header gives.
+    /// When the dictionary is unknown or the body does not unpack to the length its header gives; when it was left out.
     pub fn unpack_into(&self, dictionaries: &Dictionaries, out: &mut Vec<u8>) -> Result<()> {
+        if self.header.has(BODY_LEFT_OUT) {
+            let what = "its body was left out of the stream".into();
+            return Err(StorageError::Unpack { url: self.url().into(), what });
+        }
         dictionaries
             .unpack(self.codec(), self.dictionary(), self.stored_body(), self.body_len(), out)
             .map_err(|e| e.of_page(self.url()))
@@ -547,7 +585,7 @@ impl Record {
         if let Some(unpacked) = &self.unpacked {
             return Ok(unpacked.slice(..record.body_len()));
         }
-        if record.codec() == Codec::Plain {
+        if record.codec() == Codec::Plain && !record.header.has(BODY_LEFT_OUT) {
             return Ok(self.bytes.slice_ref(record.stored_body()));
         }
         let mut out = Vec::new();
@@ -697,6 +735,37 @@ mod tests {
         };
         encode(&page, key, (Codec::Plain, 0, b"hi"), None, out).unwrap();
         key
+    }
+
+    #[test]
+    fn what_is_left_out_is_told_and_the_rest_stays() {
+        let key = crate::page::RepositoryKey::random().unwrap();
+        let body = b"the body ".repeat(50);
+        let page = Page {
+            url: "http://h/left",
+            head: b"HTTP/1.1 200 OK\r\n\r\n",
+            body: &body,
+            mime: "text/plain",
+            payload_digest: Some([7; 20]),
+            ..Page::default()
+        };
+        for compression in [crate::Compression::default(), crate::Compression::None] {
+            let whole = crate::pack_page(&key, &page, compression, None).unwrap();
+            let dictionaries = Dictionaries::default();
+            let no_body = Record::new(whole.get().without_body()).unwrap();
+            assert!(no_body.get().is_partial() && !whole.get().is_partial());
+            assert_eq!(&no_body.head(&dictionaries).unwrap()[..], page.head);
+            assert!(no_body.body(&dictionaries).is_err());
+            assert_eq!(no_body.get().body_len(), body.len(), "its length is known all the same");
+            let no_head = Record::new(whole.get().without_head()).unwrap();
+            assert_eq!(&no_head.body(&dictionaries).unwrap()[..], &body[..]);
+            assert!(no_head.head(&dictionaries).unwrap().is_empty());
+            for part in [&no_body, &no_head] {
+                let (part, whole) = (part.get(), whole.get());
+                assert_eq!((part.url(), part.mime(), part.key()), (whole.url(), whole.mime(), whole.key()));
+                assert_eq!(part.payload_digest(), Some([7; 20]));
+            }
+        }
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! A node as seen by its clients: one connection, many requests at once, every record verified.
 
 mod add;
+mod importance;
+mod ordered;
 mod read;
 
 use std::collections::BTreeSet;
@@ -14,7 +16,9 @@ use tokio::net::TcpStream;
 use webbase_storage::{Compacted, Dictionaries, Dictionary, PageId, PageKey, Record, Stats, Verified, url};
 
 pub use self::add::{Acknowledged, AddPages, AddRecords};
-pub use self::read::{Listing, PageReader, StreamRequest};
+pub(crate) use self::importance::Publishing;
+pub(crate) use self::ordered::{OrderedItem, OrderedReader};
+pub use self::read::{Listing, PageReader, Select, StreamRequest};
 
 use crate::control::Control;
 use crate::error::{NodeError, Result};
@@ -384,6 +388,21 @@ impl Client {
             all.push(dictionary);
         }
         Ok(all)
+    }
+
+    /// A stream in an order.
+    pub(crate) fn ordered(&self, request: &Request) -> Result<OrderedReader> {
+        OrderedReader::open(self, request)
+    }
+
+    /// Begins to publish the importance of pages.
+    pub(crate) fn publish_importance(&self, version: u64, ranges: RangeSet) -> Result<Publishing> {
+        Publishing::open(self, version, ranges)
+    }
+
+    /// Which versions of the importance of pages the node has.
+    pub(crate) async fn importance_versions(&self) -> Result<Vec<u64>> {
+        self.message(&Request::ImportanceVersions, self.inner.answer).await
     }
 
     async fn message<T: serde::de::DeserializeOwned>(&self, request: &Request, limit: Duration) -> Result<T> {

@@ -1,5 +1,6 @@
 //! Longer answers: streams of pages, and lists.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
@@ -9,11 +10,13 @@ use super::Client;
 use crate::error::{NodeError, Result};
 use crate::wire::frame::RECORDS;
 use crate::wire::message::{
-    self, After, ChunkHead, ENTRY_BYTES, Entry, Key, Lost, Request, StreamOrder, UNKNOWN,
+    self, After, ChunkHead, ENTRY_BYTES, Entry, Key, Lost, Request, SelectFrom, StreamOrder, UNKNOWN,
 };
 use crate::wire::mux::Call;
 use crate::wire::ranges::RangeSet;
 use crate::wire::records::take_verified;
+use crate::wire::rotation::{PREFIX, Rotation};
+use crate::wire::spec::StreamSpec;
 
 /// What to stream.
 #[derive(Clone, Debug)]
@@ -30,6 +33,19 @@ pub struct StreamRequest {
     pub ranges: RangeSet,
     /// Only those behind these places, which any node may have told; `order` and `from` do not count then.
     pub after: Option<After>,
+    /// Only those that a specification names.
+    pub select: Option<Select>,
+}
+
+/// A specification in store order, and what it needs.
+#[derive(Clone, Debug)]
+pub struct Select {
+    /// Which pages, and what of them.
+    pub spec: Arc<StreamSpec>,
+    /// Which version of their importance counts.
+    pub importance: u64,
+    /// Whether to share a scan with others. Pages come in an order of the node's own then, and only its own cursors count.
+    pub shared: bool,
 }
 
 impl Default for StreamRequest {
@@ -41,6 +57,7 @@ impl Default for StreamRequest {
             direct: false,
             ranges: RangeSet::all(),
             after: None,
+            select: None,
         }
     }
 }
@@ -68,9 +85,18 @@ impl PageReader {
     pub(super) fn open(client: &Client, request: &StreamRequest) -> Result<PageReader> {
         let StreamRequest { generation, order, direct, .. } = *request;
         let (from, ranges) = (request.from.clone(), request.ranges.clone());
-        let call = client.ask(&match request.after.clone() {
-            Some(after) => Request::StreamAfter { generation, direct, ranges, after },
-            None => Request::Stream { generation, order, from, direct, ranges },
+        let call = client.ask(&match (request.select.clone(), request.after.clone()) {
+            (Some(select), after) => Request::Select {
+                generation,
+                direct,
+                ranges,
+                spec: StreamSpec::clone(&select.spec),
+                importance: select.importance,
+                from: after.map_or(SelectFrom::Cursor(from), SelectFrom::After),
+                shared: select.shared,
+            },
+            (None, Some(after)) => Request::StreamAfter { generation, direct, ranges, after },
+            (None, None) => Request::Stream { generation, order, from, direct, ranges },
         })?;
         Ok(PageReader {
             client: client.clone(),
@@ -193,7 +219,15 @@ impl PageReader {
         }
         let key = self.last_key.filter(|_| self.delivered > 0);
         let inside = key.and_then(|key| head.steps.cursor(self.delivered - 1, key));
-        inside.map_or_else(|| self.before.clone(), |cursor| cursor.to_string())
+        let Some(at) = inside else { return self.before.clone() };
+        // In a shared scan it is a place in the client's own round.
+        match head.after.parse::<Rotation>() {
+            Ok(after) if head.after.starts_with(PREFIX) => {
+                let end = self.before.parse::<Rotation>().ok().and_then(|before| before.end);
+                Rotation { joined: after.joined, at, end }.to_string()
+            }
+            _ => at.to_string(),
+        }
     }
 }
 

@@ -1,12 +1,17 @@
 //! A place in a stream of the whole repository, to go on from later, with another client.
 //!
 //! ```text
-//!   "w1" and, in hexadecimal: the following as postcard writes it, CRC-64 of that 8
+//!   "w2" and, in hexadecimal: the following as postcard writes it, CRC-64 of that 8
+//!   what is streamed: specification, version of the importance of pages, how
 //!   generation, bits of the range map, ranges that are done
 //!   ranges that stand at the end of an arrival: order, arrival, ranges
 //!   ranges that stand at a page: range, order, arrival, key
 //!   pages delivered ahead of their place: keys
+//!   of a stream in an order: place and key of the last page; those of the generation it was begun in, if it left that
+//!   of shared scans: node, ranges, the node's own cursor
 //! ```
+//!
+//! "w1" was the same of streams of everything: from generation to keys.
 //!
 //! In key order (and in the order of arrival, within one arrival) a node's ranges come one after the other, so of each node's
 //! ranges only one stands at a page. The text is short, however many pages there are.
@@ -19,22 +24,58 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use webbase_storage::{PageKey, StorageError, crc64};
 
+use super::ordered::Onward;
 use super::progress::At;
+use super::share::Own;
 use crate::cycle::RangeSet;
+use crate::cycle::message::NodeId;
 use crate::error::{NodeError, Result};
-use crate::wire::message::{By, Key};
+use crate::wire::message::{By, Key, Place};
+use crate::wire::spec::StreamSpec;
 
-const PREFIX: &str = "w1";
+const PREFIX: &str = "w2";
+const PREFIX_1: &str = "w1";
 
-/// A place in a stream: which generation, and how far each range is delivered. It prints as text and reads back.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A place in a stream: what is streamed, which generation, and how far each range is delivered. It prints as text and
+/// reads back.
+#[derive(Clone, Debug, PartialEq)]
 pub struct StreamCursor {
+    pub(super) what: What,
     pub(super) generation: u64,
     pub(super) bits: u8,
     pub(super) done: RangeSet,
     /// Order, arrival and key; the highest key is the end of an arrival.
     pub(super) places: BTreeMap<u32, (By, u64, PageKey)>,
     pub(super) ahead: BTreeSet<PageKey>,
+    pub(super) onward: Onward,
+    pub(super) own: Vec<Own>,
+}
+
+/// How pages are read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct How {
+    /// Whether scans are shared with other streams of this kind. Such a stream begins wherever a scan is; its cursors hold only
+    /// at the nodes that it is read from. In an order nothing is shared.
+    pub shared: bool,
+    /// Whether nodes read past their page caches.
+    pub direct: bool,
+}
+
+/// What is streamed.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct What {
+    pub(super) spec: StreamSpec,
+    pub(super) importance: u64,
+    pub(super) how: How,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Whole {
+    what: What,
+    places: Form,
+    after: Option<Place>,
+    went_on: Option<(u64, Place)>,
+    own: Vec<(NodeId, RangeSet, String)>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -48,9 +89,23 @@ struct Form {
 }
 
 impl StreamCursor {
-    pub(super) fn new(generation: u64, bits: u8) -> StreamCursor {
+    pub(super) fn new(what: What, generation: u64, bits: u8) -> StreamCursor {
         let (done, places, ahead) = (RangeSet::new(), BTreeMap::new(), BTreeSet::new());
-        StreamCursor { generation, bits, done, places, ahead }
+        let (onward, own) = (Onward::default(), Vec::new());
+        StreamCursor { what, generation, bits, done, places, ahead, onward, own }
+    }
+
+    /// What is streamed.
+    pub fn spec(&self) -> &StreamSpec {
+        &self.what.spec
+    }
+
+    /// Takes note of a page of a shared scan.
+    pub(super) fn note_own(&mut self, own: Own) {
+        match self.own.iter_mut().find(|known| known.ranges == own.ranges && known.node == own.node) {
+            Some(known) => known.cursor = own.cursor,
+            None => self.own.push(own),
+        }
     }
 
     /// The generation that it is a place in.
@@ -100,7 +155,15 @@ impl StreamCursor {
 
 impl fmt::Display for StreamCursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut bytes = postcard::to_extend(&self.form(), Vec::new()).map_err(|_| fmt::Error)?;
+        let own = self.own.iter().map(|own| (own.node, RangeSet::clone(&own.ranges), own.cursor.clone()));
+        let whole = Whole {
+            what: self.what.clone(),
+            places: self.form(),
+            after: self.onward.after.clone(),
+            went_on: self.onward.went_on.clone(),
+            own: own.collect(),
+        };
+        let mut bytes = postcard::to_extend(&whole, Vec::new()).map_err(|_| fmt::Error)?;
         bytes.extend_from_slice(&crc64(&bytes).to_le_bytes());
         let mut text = PREFIX.to_owned();
         bytes.iter().try_for_each(|byte| write!(text, "{byte:02x}"))?;
@@ -114,8 +177,9 @@ impl FromStr for StreamCursor {
     fn from_str(text: &str) -> Result<Self> {
         let bad =
             |what: &str| NodeError::Storage(Arc::new(StorageError::BadCursor { what: what.to_owned() }));
-        let hex =
-            text.trim().strip_prefix(PREFIX).ok_or_else(|| bad("it is none of a repository's stream"))?;
+        let text = text.trim();
+        let hex = text.strip_prefix(PREFIX).or_else(|| text.strip_prefix(PREFIX_1));
+        let hex = hex.ok_or_else(|| bad("it is none of a repository's stream"))?;
         let digits: Option<Vec<u32>> = hex.chars().map(|digit| digit.to_digit(16)).collect();
         let digits = digits.filter(|d| d.len().is_multiple_of(2)).ok_or_else(|| bad("it is cut short"))?;
         let pair = |pair: &[u32]| pair.iter().fold(0, |byte, digit| byte << 4 | *digit) as u8;
@@ -123,9 +187,24 @@ impl FromStr for StreamCursor {
         let whole =
             bytes.split_last_chunk::<8>().filter(|(body, crc)| crc64(body) == u64::from_le_bytes(**crc));
         let (body, _) = whole.ok_or_else(|| bad("it is cut short or changed"))?;
-        let form: Form = postcard::from_bytes(body).map_err(|_| bad("it is of another version"))?;
-        let mut cursor = StreamCursor::new(form.generation, form.bits);
+        let whole = match text.starts_with(PREFIX_1) {
+            true => postcard::from_bytes(body).map(|places| Whole {
+                what: What::default(),
+                places,
+                after: None,
+                went_on: None,
+                own: Vec::new(),
+            }),
+            false => postcard::from_bytes::<Whole>(body),
+        };
+        let Whole { what, places: form, after, went_on, own } =
+            whole.map_err(|_| bad("it is of another version"))?;
+        let spec = what.spec.checked().map_err(|e| bad(&e))?;
+        let mut cursor = StreamCursor::new(What { spec, ..what }, form.generation, form.bits);
         cursor.done = form.done;
+        cursor.onward = Onward { after, went_on };
+        let known = |(node, ranges, cursor)| Own { node, ranges: Arc::new(ranges), cursor };
+        cursor.own = own.into_iter().map(known).collect();
         for (by, arrival, ranges) in form.ended {
             cursor.places.extend(ranges.iter().map(|range| (range, (by, arrival, PageKey::MAX))));
         }
@@ -145,16 +224,22 @@ mod tests {
     #[test]
     fn cursors_print_and_parse() {
         let key = |id| PageKey { id: PageId(id), tie: 3 };
-        let mut cursor = StreamCursor::new(7, 6);
+        let what = What { spec: StreamSpec::all().domain("edu").mime("text/html"), ..What::default() };
+        let mut cursor = StreamCursor::new(what, 7, 6);
         cursor.done.insert(5);
         assert!(cursor.pass(1, By::Arrival, 3, PageKey::MAX) && cursor.pass(2, By::Arrival, 3, PageKey::MAX));
         assert!(cursor.pass(3, By::Arrival, 4, key(9)) && cursor.pass(60, By::Key, 0, key(u64::MAX)));
         assert!(!cursor.pass(3, By::Key, 0, key(9)), "two orders in one range");
         cursor.ahead.insert(key(1));
         let text = cursor.to_string();
-        assert!(text.len() < 300 && text.is_ascii(), "{text}");
+        assert!(text.len() < 400 && text.is_ascii(), "{text}");
         assert_eq!(text.parse::<StreamCursor>().unwrap(), cursor);
-        for bad in ["", "w1", "w2ff", &text[..text.len() - 2], &text.replacen('7', "8", 1), "w1é"] {
+        cursor.onward.after = Some((b"edu,x)/".to_vec(), key(4).into()));
+        cursor.onward.went_on = Some((3, (Vec::new(), key(4).into())));
+        let ranges = Arc::new([3, 4].into_iter().collect());
+        cursor.note_own(Own { node: NodeId(9), ranges, cursor: "mo5/o6".into() });
+        assert_eq!(cursor.to_string().parse::<StreamCursor>().unwrap(), cursor);
+        for bad in ["", "w1", "w2", "w3ff", &text[..text.len() - 2], &text.replacen('7', "8", 1), "w1é"] {
             assert!(bad.parse::<StreamCursor>().is_err(), "{bad}");
         }
     }

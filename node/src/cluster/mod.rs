@@ -19,8 +19,10 @@ mod cursor;
 mod cycle;
 mod everywhere;
 mod expiry;
+mod importance;
 mod lookup;
 mod near;
+mod ordered;
 mod packing;
 mod plans;
 mod progress;
@@ -35,7 +37,8 @@ use std::time::Duration;
 use webbase_storage::{Compression, Dictionaries, PageKey, RepositoryKey};
 
 pub use self::add::Adds;
-pub use self::cursor::StreamCursor;
+pub use self::cursor::{How, StreamCursor};
+pub use self::importance::PublishImportance;
 pub use self::lookup::Found;
 pub use self::stream::ClusterStream;
 

@@ -68,6 +68,11 @@ impl Progress {
         progress
     }
 
+    /// Of a part that only one node can go on with, from a place of its own.
+    pub(super) fn stopped_at(node: NodeId, cursor: String) -> Progress {
+        Progress { only_single: true, forgotten: true, stopped: Some((node, cursor)), ..Progress::default() }
+    }
+
     /// Of a part that is resumed: whether keys tell enough.
     pub(super) fn settle(&mut self) {
         self.forgotten = !self.arrivals.is_empty();

@@ -21,13 +21,14 @@ use webbase_storage::{Cursor, PageKey, Record};
 use super::connections::{Connections, name};
 use super::lookup::nodes_of;
 use super::progress::{At, Progress};
-use crate::client::{PageReader, StreamRequest};
+use crate::client::{PageReader, Select, StreamRequest};
 use crate::cycle::RangeSet;
 use crate::cycle::message::NodeId;
 use crate::error::{NodeError, Result};
 use crate::plan::{ReadPlan, Repository};
-use crate::wire::message::{After, By, Code, Fault};
+use crate::wire::message::{After, By, Code, Fault, Place};
 use crate::wire::ranges::RangeSet as WireRanges;
+use crate::wire::spec::StreamSpec;
 
 /// Between two rounds of asking for a damaged page.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -41,6 +42,15 @@ pub(super) enum Item {
         at: At,
         /// A range that has ended, up to here.
         ended: Option<At>,
+        /// In a shared scan: the node's own place behind it.
+        own: Option<Own>,
+        /// Its place in the queue.
+        _room: OwnedSemaphorePermit,
+    },
+    /// A page of a stream in an order, and its place.
+    Ordered {
+        record: Record,
+        place: Place,
         /// Its place in the queue.
         _room: OwnedSemaphorePermit,
     },
@@ -52,6 +62,23 @@ pub(super) enum Item {
     Failed(NodeError),
     /// All pages were delivered.
     End,
+}
+
+/// Where some ranges are at one node, in its own terms.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Own {
+    pub(super) node: NodeId,
+    pub(super) ranges: Arc<RangeSet>,
+    pub(super) cursor: String,
+}
+
+/// What a stream selects.
+pub(super) struct Selected {
+    pub(super) spec: Arc<StreamSpec>,
+    /// Which version of the importance of pages counts.
+    pub(super) importance: u64,
+    /// Whether scans are shared.
+    pub(super) shared: bool,
 }
 
 /// What all shares of a stream have in common.
@@ -71,6 +98,10 @@ pub(super) struct Common {
     /// Keys remembered by all shares.
     pub(super) remembered: AtomicUsize,
     pub(super) remembered_max: usize,
+    /// What it selects, if that is not everything.
+    pub(super) selected: Option<Selected>,
+    /// Whether nodes read past their page caches.
+    pub(super) direct: bool,
 }
 
 /// Some ranges to be streamed.
@@ -101,6 +132,10 @@ impl Share {
         let mut reader = client.stream(&self.request(common, &way)?)?;
         // What is forgotten on the way concerns the nodes after this one.
         let forgotten = self.progress.is_forgotten();
+        // A node's own place says everything only if nobody else has delivered something of these ranges.
+        let shared = common.selected.as_ref().is_some_and(|selected| selected.shared);
+        let tells = shared && (matches!(way, Way::Own(_)) || self.progress.is_fresh());
+        let ranges = Arc::new(self.ranges.clone());
         let mut accepted = false;
         let mut before: Option<At> = None;
         while let Some(next) = reader.next().await {
@@ -129,9 +164,10 @@ impl Share {
                             continue;
                         };
                         let range = common.repository.range_of(key, record.get().version());
-                        if !self.ranges.contains(range) {
+                        let Some(record) = common.select(record)?.filter(|_| self.ranges.contains(range))
+                        else {
                             continue;
-                        }
+                        };
                         let at = at(&reader, range, key, arrival, true);
                         (record, at)
                     }
@@ -165,7 +201,8 @@ impl Share {
                 false => self.end_before(&mut before, &at),
             };
             if !self.progress.is_delivered(&at) {
-                if let Err(e) = common.deliver(record, at, ended).await {
+                let own = tells.then(|| Own { node, ranges: ranges.clone(), cursor: reader.cursor() });
+                if let Err(e) = common.deliver(record, at, ended, own).await {
                     self.progress.stopped = Some((node, reader.cursor()));
                     return Err(e);
                 }
@@ -207,7 +244,14 @@ impl Share {
             generation: common.generation,
             why: "its plan names a range that the repository does not have".into(),
         })?;
-        let all = StreamRequest { generation: common.generation, ranges, ..StreamRequest::default() };
+        let select = common.selected.as_ref().map(|selected| Select {
+            spec: selected.spec.clone(),
+            importance: selected.importance,
+            // Who goes on somewhere goes on by itself.
+            shared: selected.shared && matches!(way, Way::From(Cursor::Start)) && self.progress.is_fresh(),
+        });
+        let (generation, direct) = (common.generation, common.direct);
+        let all = StreamRequest { generation, ranges, direct, select, ..StreamRequest::default() };
         Ok(match way {
             Way::Own(cursor) => StreamRequest { from: cursor.clone(), ..all },
             Way::From(cursor) => StreamRequest { from: cursor.to_string(), ..all },
@@ -246,7 +290,7 @@ fn is_damage(e: &NodeError) -> bool {
 impl Common {
     /// A page that is damaged at a node, from another one; from the same one if it is whole there by now. `None` when all that
     /// have it say that it is damaged, or none answers for long.
-    async fn elsewhere(&self, key: PageKey, damaged_at: NodeId) -> Option<Record> {
+    pub(super) async fn elsewhere(&self, key: PageKey, damaged_at: NodeId) -> Option<Record> {
         let range = self.repository.range_of_key(key);
         let began = Instant::now();
         loop {
@@ -289,13 +333,34 @@ impl Common {
     }
 
     /// Queues a page, waiting for room.
-    async fn deliver(&self, record: Record, at: At, ended: Option<At>) -> Result<()> {
-        let bytes = record.bytes().len().clamp(1, self.room_bytes) as u32;
-        let permit = self.room.clone().acquire_many_owned(bytes).await.map_err(|_| self.dropped())?;
-        self.send(Item::Page { record, at, ended, _room: permit }).await
+    async fn deliver(&self, record: Record, at: At, ended: Option<At>, own: Option<Own>) -> Result<()> {
+        let _room = self.room_for(&record).await?;
+        self.send(Item::Page { record, at, ended, own, _room }).await
     }
 
-    async fn send(&self, item: Item) -> Result<()> {
+    /// As `deliver`, in an order.
+    pub(super) async fn deliver_ordered(&self, record: Record, place: Place) -> Result<()> {
+        let _room = self.room_for(&record).await?;
+        self.send(Item::Ordered { record, place, _room }).await
+    }
+
+    async fn room_for(&self, record: &Record) -> Result<OwnedSemaphorePermit> {
+        let bytes = record.bytes().len().clamp(1, self.room_bytes) as u32;
+        self.room.clone().acquire_many_owned(bytes).await.map_err(|_| self.dropped())
+    }
+
+    /// What the stream selects of a page that came from elsewhere. Its node has looked at its importance already, which needs
+    /// only the key.
+    fn select(&self, record: Record) -> Result<Option<Record>> {
+        let Some(Selected { spec, .. }) = &self.selected else { return Ok(Some(record)) };
+        if !spec.wants(&record.get().into(), |_| Ok::<_, NodeError>(Some(f32::INFINITY)))? {
+            return Ok(None);
+        }
+        let bytes = spec.projection.of(&record);
+        Ok(Some(Record::new(bytes).map_err(webbase_storage::StorageError::from)?))
+    }
+
+    pub(super) async fn send(&self, item: Item) -> Result<()> {
         self.queue.send(item).await.map_err(|_| self.dropped())
     }
 

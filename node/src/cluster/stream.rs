@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -17,16 +18,18 @@ use tokio::time::{Instant, timeout};
 use webbase_storage::{Record, StorageError};
 
 use super::Cluster;
-use super::cursor::StreamCursor;
+use super::cursor::{How, StreamCursor, What};
 use super::lookup::nodes_of;
+use super::ordered::Merging;
 use super::progress::Progress;
-use super::share::{Common, Item, Share};
+use super::share::{Common, Item, Selected, Share};
 use crate::cycle::message::NodeId;
 use crate::cycle::{RangeMap, RangeSet};
 use crate::error::{NodeError, Result};
 use crate::management::Management;
 use crate::plan::{Addresses, Lease, ReadPlan};
-use crate::wire::message::By;
+use crate::wire::message::{By, Code, Fault, StreamOrder};
+use crate::wire::spec::StreamSpec;
 
 /// Pages in the queue, at most; their bytes are bounded, too.
 const QUEUE_PAGES: usize = 1024;
@@ -55,17 +58,33 @@ impl ClusterStream {
     /// The next page, or `None` after the last. A page that is damaged at all nodes that have it is an error that says so
     /// ([`NodeError::Refused`] with the code `Damaged`), and the stream goes on; any other error ends it.
     pub async fn next(&mut self) -> Option<Result<Record>> {
+        std::future::poll_fn(|cx| self.poll_next(cx)).await
+    }
+
+    /// As [`ClusterStream::next`], for who polls.
+    pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Record>>> {
         if self.over {
-            return None;
+            return Poll::Ready(None);
         }
-        let item = loop {
-            match self.queue.recv().await {
-                Some(Item::Done(ranges)) => self.taken.done = self.taken.done.union(&ranges),
-                item => break item,
+        loop {
+            let Poll::Ready(item) = self.queue.poll_recv(cx) else { return Poll::Pending };
+            if let Some(Item::Done(ranges)) = item {
+                self.taken.done = self.taken.done.union(&ranges);
+                let done = &self.taken.done;
+                self.taken.own.retain(|own| !own.ranges.is_subset(done));
+                continue;
             }
-        };
+            return Poll::Ready(self.take(item));
+        }
+    }
+
+    fn take(&mut self, item: Option<Item>) -> Option<Result<Record>> {
         match item {
-            Some(Item::Page { record, at, ended, _room }) => {
+            Some(Item::Page { record, at, ended, own, _room }) => {
+                if let Some(own) = own {
+                    self.taken.note_own(own);
+                    return Some(Ok(record));
+                }
                 let ended = ended.map(|at| (at.range, self.taken.note(&at)));
                 for (range, told) in ended.into_iter().chain([(at.range, self.taken.note(&at))]) {
                     if !told {
@@ -74,9 +93,12 @@ impl ClusterStream {
                 }
                 Some(Ok(record))
             }
+            Some(Item::Ordered { record, place, _room }) => {
+                self.taken.onward.after = Some(place);
+                Some(Ok(record))
+            }
             Some(Item::Damaged(e)) => Some(Err(e)),
-            Some(Item::Done(_)) => None, // taken above
-            Some(Item::End) => {
+            Some(Item::Done(_) | Item::End) => {
                 self.over = true;
                 None
             }
@@ -113,9 +135,62 @@ impl Cluster {
     /// # Errors
     /// When the management server gives no lease.
     pub async fn stream(&self) -> Result<ClusterStream> {
+        self.select(StreamSpec::all(), How::default()).await
+    }
+
+    /// Streams the pages of the current generation that a specification names, what of them it names, in its order.
+    ///
+    /// # Errors
+    /// When the specification makes no sense, or needs the importance of pages and nothing is known of that; when the
+    /// management server gives no lease.
+    pub async fn select(&self, spec: StreamSpec, how: How) -> Result<ClusterStream> {
+        let spec = spec.checked().map_err(|what| NodeError::Refused {
+            peer: "this client".into(),
+            fault: Fault::new(Code::BadRequest, what),
+        })?;
         let asked_at = Instant::now();
         let leased = self.inner.management.open_lease().await?;
-        let taken = StreamCursor::new(leased.0.generation, self.inner.repository.map.bits());
+        self.inner.connections.learn(&leased.2);
+        let importance = match spec.needs_importance() && leased.0.generation != 0 {
+            true => self.importance_version(&leased.1).await?,
+            false => 0,
+        };
+        let map = self.inner.repository.map;
+        let mut taken = StreamCursor::new(What { spec, importance, how }, leased.0.generation, map.bits());
+        if !map.is_uniform() {
+            // A part of the id space is in some of the ranges only.
+            let (first, last) = taken.what.spec.ids();
+            let outside = |range: &u32| *map.ids(*range).end() < first || *map.ids(*range).start() > last;
+            taken.done = (0..map.count()).filter(outside).collect();
+        }
+        self.open_stream(asked_at, leased, taken)
+    }
+
+    /// As [`Cluster::resume`]; when the cursor's generation is gone the stream goes on in the current one. Pages may be newer
+    /// then, and some may come again; none of those that were left is skipped.
+    ///
+    /// # Errors
+    /// As [`Cluster::resume`], but for a generation that is gone.
+    pub async fn go_on(&self, cursor: &StreamCursor) -> Result<ClusterStream> {
+        match self.resume(cursor).await {
+            Err(NodeError::StreamLost { .. }) => {}
+            resumed => return resumed,
+        }
+        let asked_at = Instant::now();
+        let leased = self.inner.management.open_lease().await?;
+        let mut taken = cursor.clone();
+        if let Some(after) = taken.onward.after.take() {
+            // What lies behind the earlier of two places is left, and what is newer than the older of two generations.
+            taken.onward.went_on = Some(match taken.onward.went_on.take() {
+                None => (taken.generation, after),
+                Some((since, before)) => (since.min(taken.generation), before.min(after)),
+            });
+        }
+        taken.generation = leased.0.generation;
+        if taken.what.spec.needs_importance() {
+            self.inner.connections.learn(&leased.2);
+            taken.what.importance = self.importance_version(&leased.1).await?;
+        }
         self.open_stream(asked_at, leased, taken)
     }
 
@@ -162,7 +237,21 @@ impl Cluster {
             room_bytes,
             remembered: AtomicUsize::new(0),
             remembered_max: self.inner.settings.remembered_max,
+            selected: (taken.what.spec != StreamSpec::all() || taken.what.how.shared).then(|| Selected {
+                spec: Arc::new(taken.what.spec.clone()),
+                importance: taken.what.importance,
+                shared: taken.what.how.shared,
+            }),
+            direct: taken.what.how.direct,
         };
+        let (generation, placeless) = (lease.generation, RangeSet::new());
+        let map = self.inner.repository.map;
+        if taken.what.spec.order != StreamOrder::Store {
+            let merging = Merging::new(Arc::new(common), taken.onward.clone());
+            let ranges = RangeSet::all(map).minus(&taken.done);
+            tokio::spawn(merging.run(ranges, self.inner.management.clone(), lease));
+            return Ok(ClusterStream { queue: taker, generation, over: false, taken, placeless });
+        }
         let streaming = Streaming {
             common: Arc::new(common),
             management: self.inner.management.clone(),
@@ -173,8 +262,7 @@ impl Cluster {
             shares: JoinSet::new(),
             waiting: Vec::new(),
         };
-        tokio::spawn(streaming.run(left(&taken, self.inner.repository.map)));
-        let (generation, placeless) = (lease.generation, RangeSet::new());
+        tokio::spawn(streaming.run(left(&taken, map)));
         Ok(ClusterStream { queue: taker, generation, over: false, taken, placeless })
     }
 }
@@ -182,7 +270,14 @@ impl Cluster {
 /// What is left behind a cursor: ranges whose places are of one kind together.
 fn left(taken: &StreamCursor, map: RangeMap) -> Vec<Share> {
     let mut kinds: BTreeMap<Option<By>, RangeSet> = BTreeMap::new();
-    for range in RangeSet::all(map).minus(&taken.done).iter() {
+    let mut left = RangeSet::all(map).minus(&taken.done);
+    let mut shares = Vec::new();
+    for own in &taken.own {
+        let ranges = own.ranges.minus(&taken.done);
+        left = left.minus(&ranges);
+        shares.push(Share { progress: Progress::stopped_at(own.node, own.cursor.clone()), ranges });
+    }
+    for range in left.iter() {
         kinds.entry(taken.places.get(&range).map(|(by, ..)| *by)).or_default().insert(range);
     }
     let progress = Progress::resumed(&taken.places, &taken.ahead);
@@ -191,7 +286,7 @@ fn left(taken: &StreamCursor, map: RangeMap) -> Vec<Share> {
         progress.settle();
         Share { progress, ranges }
     };
-    kinds.into_values().map(share).collect()
+    shares.into_iter().chain(kinds.into_values().map(share)).collect()
 }
 
 /// A share nobody streams at the moment.

@@ -4,6 +4,7 @@
 //!   NODE           who it is and where it stands (file.rs)
 //!   epoch-N/       update side: a store per epoch (epochs.rs)
 //!   pages/         read side: one store with its generations (generations.rs, tombstones.rs, runs.rs)
+//!   importance-V   read side: how important its pages are (../importance.rs)
 //! ```
 //!
 //! With incremental update readers see the one laid over the other (live/).
@@ -51,6 +52,7 @@ use crate::cycle::{
     self, Action, Done, Event, Intent, IntentId, Node, NodeDurable, ReadDurable, ReadNode, UpdateDurable,
 };
 use crate::error::{NodeError, Result};
+use crate::importance::Importances;
 use crate::link::{Hello, ManagementSays, NodeSays};
 use crate::plan::{NodeFigures, Update};
 use crate::server::{Pages, Server, Service, Settings};
@@ -163,8 +165,17 @@ impl Host {
         hello.repository = Some(repository);
         let key = repository.repository_key();
         let opening = options.clone();
-        let opened = tokio::task::spawn_blocking(move || open_sides(&opening, file, repository));
-        let (file, update, read) = opened.await.map_err(|e| NodeError::Foreign { what: e.to_string() })??;
+        let opened = tokio::task::spawn_blocking(move || {
+            let (file, update, read) = open_sides(&opening, file, repository)?;
+            let importances = match read {
+                Some(_) => Some(Importances::open(&opening.dir)),
+                None => None,
+            };
+            let failed = |e| NodeError::io("read", opening.dir.display(), e);
+            Ok::<_, NodeError>((file, update, read, importances.transpose().map_err(failed)?.map(Arc::new)))
+        });
+        let (file, update, read, importances) =
+            opened.await.map_err(|e| NodeError::Foreign { what: e.to_string() })??;
         let durable = NodeDurable { boot: file.boot, update: file.update.clone(), read: file.read.clone() };
         let heartbeat_ms = options.heartbeat.as_millis() as u64;
         let (machine, actions) =
@@ -181,6 +192,8 @@ impl Host {
             mode: repository.update,
             organization: read.as_ref().map_or(options.organization, |read| read.store.organization()),
             live: RwLock::default(),
+            importances,
+            scratch: dir.clone(),
         });
         let service = Service::default().with_pages(pages.clone());
         let server = Server::start(options.listen, service, options.server.clone()).await?;

@@ -5,6 +5,7 @@
 //! begins with; there is no "current" generation here: who reads many pages of many nodes must say which.
 
 use std::ops::RangeInclusive;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock};
@@ -20,6 +21,7 @@ use super::repair::{Met, Repairs};
 use super::runs::Placed;
 use super::tombstones::Tombstones;
 use crate::cycle::{self, AddRefusal, Node, RangeMap, lowest_stamp};
+use crate::importance::Importances;
 use crate::plan::{LIVE, Update};
 use crate::server::{Answer, NotAdded, Pages, Places};
 use crate::wire::message::{Code, Entry, Fault};
@@ -40,6 +42,9 @@ pub(super) struct NodePages {
     pub(super) organization: Organization,
     /// The ranges whose live pages are served, as the machine has them.
     pub(super) live: RwLock<cycle::RangeSet>,
+    pub(super) importances: Option<Arc<Importances>>,
+    /// The node's own folder.
+    pub(super) scratch: PathBuf,
 }
 
 impl NodePages {
@@ -373,6 +378,29 @@ impl Pages for NodePages {
             }
             None => Ok(Box::new(NoPages)),
         }
+    }
+
+    fn held(&self, generation: u64, ranges: &RangeSet) -> Answer<Option<Arc<dyn Snapshot>>> {
+        match generation {
+            LIVE => self.snapshot(generation, Some(ranges)),
+            _ => Ok(None),
+        }
+    }
+
+    fn kept(&self, generation: u64) -> Answer<Option<Arc<dyn Snapshot>>> {
+        // The other organizations read all pages to list them.
+        if generation == 0 || self.organization != Organization::Log {
+            return Ok(None);
+        }
+        self.snapshot(generation, None)
+    }
+
+    fn importances(&self) -> Option<Arc<Importances>> {
+        self.importances.clone()
+    }
+
+    fn scratch(&self) -> PathBuf {
+        self.scratch.clone()
     }
 
     fn list(&self, generation: u64, from: PageKey, ranges: &RangeSet) -> Answer<Vec<Entry>> {

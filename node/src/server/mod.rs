@@ -2,8 +2,13 @@
 
 mod add;
 mod adder;
+mod importance;
+mod ordered;
 mod pages;
 mod requests;
+mod select;
+mod shared;
+mod sort;
 mod stream;
 mod workers;
 
@@ -22,6 +27,7 @@ pub use self::pages::{Answer, NotAdded, Pages, Places, StorePages};
 
 use self::adder::Adder;
 use self::requests::Requests;
+use self::shared::Scans;
 use self::workers::Workers;
 use crate::control::Control;
 use crate::error::{NodeError, Result};
@@ -153,6 +159,8 @@ struct Counters {
     streams: AtomicUsize,
     lookups: AtomicUsize,
     lookups_answered: AtomicU64,
+    /// Bytes of records that streams have gone through.
+    scanned_bytes: AtomicU64,
 }
 
 /// What all connections share.
@@ -163,6 +171,8 @@ struct Inner {
     workers: Workers,
     adder: Option<Adder>,
     counters: Counters,
+    /// Scans that several streams share.
+    scans: Scans,
     /// In KiB.
     batch_memory: Arc<Semaphore>,
     connections: Mutex<Connections>,
@@ -222,6 +232,7 @@ impl Server {
             workers,
             adder,
             counters: Counters::default(),
+            scans: Scans::default(),
             batch_memory,
             connections: Mutex::default(),
             ended: Notify::new(),

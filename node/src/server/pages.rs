@@ -1,13 +1,15 @@
 //! What a server serves: the pages behind the requests, whoever keeps them.
 
 use std::ops::RangeInclusive;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use webbase_storage::{
     Added, Compacted, Dictionary, Due, Page, PageId, PageKey, PageStore, PageStream, Record, RepositoryKey,
-    Stats, StorageError, StreamSpec, Trust, Verified, Version,
+    Snapshot, Stats, StorageError, StreamSpec, Trust, Verified, Version,
 };
 
+use crate::importance::Importances;
 use crate::wire::message::{After, Code, Entry, Fault, UNKNOWN};
 use crate::wire::ranges::RangeSet;
 
@@ -106,6 +108,34 @@ pub trait Pages: Send + Sync + 'static {
     /// # Errors
     /// When there is no such order or place.
     fn stream(&self, generation: u64, spec: &StreamSpec) -> Answer<Box<dyn PageStream>>;
+
+    /// What is read under this name now, where that changes; `None` where a generation stays as it is.
+    ///
+    /// # Errors
+    /// When it cannot be read, or not all pages of the ranges are here.
+    fn held(&self, generation: u64, ranges: &RangeSet) -> Answer<Option<Arc<dyn Snapshot>>> {
+        let _ = (generation, ranges);
+        Ok(None)
+    }
+
+    /// The pages of a generation that stays as it is, where they can be listed without reading them.
+    ///
+    /// # Errors
+    /// When the generation is not there.
+    fn kept(&self, generation: u64) -> Answer<Option<Arc<dyn Snapshot>>> {
+        let _ = generation;
+        Ok(None)
+    }
+
+    /// What is known of the importance of pages.
+    fn importances(&self) -> Option<Arc<Importances>> {
+        None
+    }
+
+    /// Where large things are put for a while.
+    fn scratch(&self) -> PathBuf {
+        std::env::temp_dir()
+    }
 
     /// What tells the places of pages in streams of this generation, where it is known.
     fn places(&self, generation: u64) -> Option<Arc<dyn Places>> {
@@ -287,6 +317,11 @@ impl Pages for StorePages {
     fn stream(&self, generation: u64, spec: &StreamSpec) -> Answer<Box<dyn PageStream>> {
         current(generation)?;
         Ok(self.store.stream(spec)?)
+    }
+
+    fn held(&self, generation: u64, _: &RangeSet) -> Answer<Option<Arc<dyn Snapshot>>> {
+        current(generation)?;
+        Ok(Some(self.store.snapshot()))
     }
 
     /// Goes through the records, because a store does not list versions by itself.

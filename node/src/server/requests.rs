@@ -9,18 +9,20 @@ use bytes::Bytes;
 use webbase_storage::{Access, Cursor, Order, PageId, PageKey, Record, StreamSpec, Trust};
 
 use super::pages::{Answer, Pages};
+use super::select::Selection;
 use super::workers::Lane;
-use super::{Inner, add, stream};
+use super::{Inner, add, importance, ordered, shared, stream};
 use crate::control::Control;
 use crate::error::{NodeError, Result};
 use crate::wire::driver::Accept;
 use crate::wire::frame::{DATA_BYTES, DICTIONARY, END};
 use crate::wire::message::{
     self, Code, DAMAGE_MAX, DUE_MAX, DueEntry, ENTRY_BYTES, Fault, Figures, KEYS_MAX, Key, Missing, Request,
-    StreamOrder, URL_BYTES_MAX, VerifyAnswer,
+    SelectFrom, StreamOrder, URL_BYTES_MAX, VerifyAnswer,
 };
 use crate::wire::mux::{Call, Mux};
 use crate::wire::ranges::RangeSet;
+use crate::wire::rotation::PREFIX;
 
 /// Why a call ends early.
 pub(super) enum Stop {
@@ -170,10 +172,19 @@ async fn serve(
             let order = match order {
                 StreamOrder::Store => Order::Store,
                 StreamOrder::Id => Order::Id,
+                _ => return Err(Fault::new(Code::BadRequest, "such an order has to be selected").into()),
             };
             let access = if direct { Access::Direct } else { Access::Cached };
             let spec = StreamSpec { order, from, trust: Trust::Verify, access };
-            stream::serve(inner, pages, call, generation, spec, ranges, None).await
+            stream::serve(
+                inner,
+                pages,
+                call,
+                generation,
+                spec,
+                stream::Which { ranges, ..Default::default() },
+            )
+            .await
         }
         Request::StreamAfter { generation, direct, ranges, after } => {
             check_ranges(&ranges)?;
@@ -182,8 +193,45 @@ async fn serve(
             }
             let access = if direct { Access::Direct } else { Access::Cached };
             let spec = StreamSpec { trust: Trust::Verify, access, ..StreamSpec::default() };
-            stream::serve(inner, pages, call, generation, spec, ranges, Some(after)).await
+            let which = stream::Which { ranges, after: Some(after), ..Default::default() };
+            stream::serve(inner, pages, call, generation, spec, which).await
         }
+        Request::Select { generation, direct, ranges, spec, importance, from, shared } => {
+            check_ranges(&ranges)?;
+            let selection = Selection::new(&**pages, spec, importance, &ranges)?;
+            let access = if direct { Access::Direct } else { Access::Cached };
+            let scan = StreamSpec { trust: Trust::Verify, access, ..StreamSpec::default() };
+            let (scan, after) = match from {
+                SelectFrom::Place { after, went_on } => {
+                    let asked = ordered::Asked { generation, ranges, selection, direct, after, went_on };
+                    return ordered::serve(inner, pages, call, asked).await;
+                }
+                _ if selection.spec.order != StreamOrder::Store => {
+                    return Err(
+                        Fault::new(Code::BadRequest, "a place in this order is none of a store").into()
+                    );
+                }
+                SelectFrom::After(after) if after.is_valid() => (scan, Some(after)),
+                SelectFrom::After(_) => {
+                    return Err(Fault::new(Code::BadRequest, "places that are none").into());
+                }
+                SelectFrom::Cursor(from) if shared || from.starts_with(PREFIX) => {
+                    let from = from.parse()?;
+                    return shared::serve(inner, pages, call, generation, scan, ranges, selection, from)
+                        .await;
+                }
+                SelectFrom::Cursor(from) => {
+                    (StreamSpec { from: Cursor::from_str(&from).map_err(Fault::from)?, ..scan }, None)
+                }
+            };
+            let which = stream::Which { ranges, after, selection: Some(selection) };
+            stream::serve(inner, pages, call, generation, scan, which).await
+        }
+        Request::PublishImportance { version, ranges } => {
+            check_ranges(&ranges)?;
+            importance::take(inner, pages, call, version, ranges).await
+        }
+        Request::ImportanceVersions => importance::versions(pages, call).await,
         Request::List { generation, from, ranges } => {
             check_ranges(&ranges)?;
             let work = move || p.list(generation, from.into(), &ranges);
@@ -265,7 +313,7 @@ fn check_ranges(ranges: &RangeSet) -> std::result::Result<(), Fault> {
 }
 
 /// Sends the last message of a call.
-async fn finish<T: serde::Serialize>(call: &Call, answer: &T) -> std::result::Result<(), Stop> {
+pub(super) async fn finish<T: serde::Serialize>(call: &Call, answer: &T) -> std::result::Result<(), Stop> {
     call.send(END, message::encode(answer).into()).await?;
     call.forget();
     Ok(())

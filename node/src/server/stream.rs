@@ -2,13 +2,15 @@
 //! a view and two chunks, but no thread.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use webbase_storage::{Cursor, PageKey, PageStream, StreamSpec, Version};
+use webbase_storage::{Cursor, PageKey, PageStream, Record, StreamSpec, Version};
 
 use super::Inner;
 use super::pages::{Pages, Places};
 use super::requests::{Counted, Stop};
+use super::select::{Judge, Selection};
 use super::workers::Lane;
 use crate::wire::message::{self, After, By, ChunkHead, Code, Fault, Lost, Steps, UNKNOWN};
 use crate::wire::mux::Call;
@@ -24,10 +26,9 @@ const DAMAGED_MAX: usize = 16;
 /// One chunk, and the stream to take the next from.
 struct Chunk {
     source: Box<dyn PageStream>,
-    head: ChunkHead,
-    records: Vec<Bytes>,
-    dictionaries: Vec<u64>,
+    picked: Picked,
     ended: bool,
+    scanned_bytes: u64,
 }
 
 pub(super) async fn serve(
@@ -36,13 +37,13 @@ pub(super) async fn serve(
     call: &Call,
     generation: u64,
     mut spec: StreamSpec,
-    ranges: RangeSet,
-    after: Option<After>,
+    Which { ranges, after, selection }: Which,
 ) -> Result<(), Stop> {
     let (_counted, _) = Counted::new(inner, |inner| &inner.counters.streams);
     // Before and afterwards: a node may come by ranges, and lose them, while the stream is opened.
     pages.check_ranges(generation, &ranges)?;
-    let wanted = Arc::new(Wanted { pages: pages.clone(), places: pages.places(generation), ranges, after });
+    let places = pages.places(generation);
+    let wanted = Arc::new(Wanted { pages: pages.clone(), places, ranges, after, selection });
     let (p, w) = (pages.clone(), wanted.clone());
     let open = move || {
         spec.from = w.start(spec.from)?;
@@ -62,26 +63,34 @@ pub(super) async fn serve(
     };
     let mut next = Some(read(source));
     while let Some(reading) = next.take() {
-        let chunk = reading.done().await?;
+        let chunk = reading.done().await??;
         if !chunk.ended {
             next = Some(read(chunk.source));
         }
-        for digest in chunk.dictionaries {
-            call.mux().send_dictionary(digest, |digest| pages.dictionary(digest));
-        }
-        call.send(0, message::encode(&chunk.head).into()).await?;
-        call.send_records(&chunk.records, 0).await?;
+        inner.counters.scanned_bytes.fetch_add(chunk.scanned_bytes, Ordering::Relaxed);
+        send_picked(pages, call, chunk.picked).await?;
     }
     call.end();
     Ok(())
 }
 
+/// Which pages are asked for.
+#[derive(Default)]
+pub(super) struct Which {
+    pub(super) ranges: RangeSet,
+    /// Only those behind these places.
+    pub(super) after: Option<After>,
+    /// Only those that it names.
+    pub(super) selection: Option<Selection>,
+}
+
 /// Which pages go into a stream, and what is told of their places.
-struct Wanted {
-    pages: Arc<dyn Pages>,
-    places: Option<Arc<dyn Places>>,
-    ranges: RangeSet,
-    after: Option<After>,
+pub(super) struct Wanted {
+    pub(super) pages: Arc<dyn Pages>,
+    pub(super) places: Option<Arc<dyn Places>>,
+    pub(super) ranges: RangeSet,
+    pub(super) after: Option<After>,
+    pub(super) selection: Option<Selection>,
 }
 
 impl Wanted {
@@ -115,55 +124,124 @@ impl Wanted {
     }
 }
 
-fn read_chunk(mut source: Box<dyn PageStream>, wanted: &Wanted) -> Chunk {
-    let (mut records, mut cursors) = (Vec::new(), Vec::new());
-    let mut arrivals: Vec<(u32, u64)> = Vec::new();
-    let (mut dictionaries, mut damaged) = (Vec::new(), Vec::new());
-    let (mut bytes, mut ended) = (0, false);
+/// What of some pages a client gets, as a chunk.
+pub(super) struct Picked {
+    head: ChunkHead,
+    records: Vec<Bytes>,
+    dictionaries: Vec<u64>,
+}
+
+/// Picks pages out of those there are.
+pub(super) struct Picking<'a> {
+    wanted: &'a Wanted,
+    judge: Option<Judge<'a>>,
+    records: Vec<Bytes>,
+    cursors: Vec<Cursor>,
+    arrivals: Vec<(u32, u64)>,
+    dictionaries: Vec<u64>,
+    damaged: Vec<Lost>,
+    bytes: usize,
+}
+
+impl Picked {
+    pub(super) fn new(wanted: &Wanted) -> Picking<'_> {
+        let judge = wanted.selection.as_ref().map(Selection::judge);
+        let (records, cursors, arrivals) = (Vec::new(), Vec::new(), Vec::new());
+        let (dictionaries, damaged) = (Vec::new(), Vec::new());
+        Picking { wanted, judge, records, cursors, arrivals, dictionaries, damaged, bytes: 0 }
+    }
+}
+
+impl Picking<'_> {
+    /// Takes a record, if it is wanted. `next` is the place behind it.
+    pub(super) fn take(&mut self, record: &Record, ordinal: Option<u64>, next: Cursor) -> Result<(), Fault> {
+        let seen = record.get();
+        let (arrival, is_wanted) = self.wanted.look_at(ordinal, seen.key(), Some(seen.version()));
+        if !is_wanted || !self.judge.as_mut().map_or(Ok(true), |judge| judge.wants(&seen.into()))? {
+            return Ok(());
+        }
+        match self.arrivals.last_mut() {
+            Some((count, last)) if *last == arrival => *count += 1,
+            _ => self.arrivals.push((1, arrival)),
+        }
+        let dictionary = seen.dictionary();
+        if dictionary != 0 && !self.dictionaries.contains(&dictionary) {
+            self.dictionaries.push(dictionary);
+        }
+        let sent = match &self.wanted.selection {
+            Some(selection) => selection.spec.projection.of(record),
+            None => record.bytes().clone(),
+        };
+        self.bytes += sent.len();
+        self.records.push(sent);
+        self.cursors.push(next);
+        Ok(())
+    }
+
+    /// Takes note of damage, if the page may be wanted.
+    pub(super) fn lost(
+        &mut self,
+        key: Option<PageKey>,
+        ordinal: Option<u64>,
+        fault: &Fault,
+    ) -> Result<(), Fault> {
+        let (arrival, is_wanted) = key.map_or((UNKNOWN, true), |key| self.wanted.look_at(ordinal, key, None));
+        let may_be = match (key, &mut self.judge) {
+            (Some(key), Some(judge)) => judge.may_want(key)?,
+            _ => true,
+        };
+        if is_wanted && may_be {
+            self.damaged.push(Lost { key: key.map(Into::into), arrival, fault: fault.clone() });
+        }
+        Ok(())
+    }
+
+    fn is_full(&self) -> bool {
+        self.bytes >= CHUNK_BYTES || self.damaged.len() >= DAMAGED_MAX
+    }
+
+    /// A chunk, behind which a stream goes on here.
+    pub(super) fn named(mut self, after: String) -> Picked {
+        if self.arrivals.iter().all(|(_, arrival)| *arrival == UNKNOWN) {
+            self.arrivals.clear();
+        }
+        let (records, steps) = (self.records.len() as u32, steps(&self.cursors));
+        let head = ChunkHead { records, steps, after, damaged: self.damaged, arrivals: self.arrivals };
+        Picked { head, records: self.records, dictionaries: self.dictionaries }
+    }
+}
+
+/// Sends a chunk.
+pub(super) async fn send_picked(pages: &Arc<dyn Pages>, call: &Call, picked: Picked) -> Result<(), Stop> {
+    for digest in picked.dictionaries {
+        call.mux().send_dictionary(digest, |digest| pages.dictionary(digest));
+    }
+    call.send(0, message::encode(&picked.head).into()).await?;
+    Ok(call.send_records(&picked.records, 0).await?)
+}
+
+fn read_chunk(mut source: Box<dyn PageStream>, wanted: &Wanted) -> Result<Chunk, Fault> {
+    let mut picking = Picked::new(wanted);
+    let (mut ended, mut scanned_bytes) = (false, 0);
     for _ in 0..LOOKED_AT_MAX {
         match source.next() {
             None => {
                 ended = true;
                 break;
             }
-            Some(Err(e)) => {
-                let key = source.lost();
-                let (arrival, is_wanted) =
-                    key.map_or((UNKNOWN, true), |key| wanted.look_at(source.ordinal(), key, None));
-                if is_wanted {
-                    damaged.push(Lost { key: key.map(Into::into), arrival, fault: Fault::from(e) });
-                }
-            }
+            Some(Err(e)) => picking.lost(source.lost(), source.ordinal(), &Fault::from(e))?,
             Some(Ok(record)) => {
-                let seen = record.get();
-                let (arrival, is_wanted) = wanted.look_at(source.ordinal(), seen.key(), Some(seen.version()));
-                if !is_wanted {
-                    continue;
-                }
-                match arrivals.last_mut() {
-                    Some((count, last)) if *last == arrival => *count += 1,
-                    _ => arrivals.push((1, arrival)),
-                }
-                let dictionary = seen.dictionary();
-                if dictionary != 0 && !dictionaries.contains(&dictionary) {
-                    dictionaries.push(dictionary);
-                }
-                bytes += record.bytes().len();
-                records.push(record.bytes().clone());
-                cursors.push(source.cursor());
+                scanned_bytes += record.bytes().len() as u64;
+                picking.take(&record, source.ordinal(), source.cursor())?;
             }
         }
-        if bytes >= CHUNK_BYTES || damaged.len() >= DAMAGED_MAX {
+        if picking.is_full() {
             break;
         }
     }
     // At the end too this is a place, not "end": pages added later come behind it.
     let after = source.cursor().to_string();
-    if arrivals.iter().all(|(_, arrival)| *arrival == UNKNOWN) {
-        arrivals.clear();
-    }
-    let head = ChunkHead { records: records.len() as u32, steps: steps(&cursors), after, damaged, arrivals };
-    Chunk { source, head, records, dictionaries, ended }
+    Ok(Chunk { source, picked: picking.named(after), ended, scanned_bytes })
 }
 
 fn steps(cursors: &[Cursor]) -> Steps {

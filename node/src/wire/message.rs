@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use webbase_storage::{Cursor, Damage, Organization, PageId, PageKey, Stats, StorageError, Version};
 
 use super::ranges::RangeSet;
+use super::spec::StreamSpec;
 
 /// The version of this protocol.
 pub const VERSION: u16 = 1;
@@ -48,7 +49,7 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
 }
 
 /// A page key as it stands in messages: id and tie, big-endian.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct Key(pub [u8; 16]);
 
 impl From<PageKey> for Key {
@@ -106,10 +107,30 @@ pub enum StreamOrder {
     Store,
     /// By page id.
     Id,
+    /// By the time of the fetch, the oldest first.
+    Fetched,
+    /// By the time of the last change, the oldest first; those of which it is not known last.
+    Modified,
+    /// The most important first; those of which nothing is known last.
+    Importance,
+    /// By URL, the host's labels from the last to the first, so that what is near each other on the web comes together.
+    Url,
+}
+
+impl StreamOrder {
+    /// All of them, with their names.
+    pub const ALL: [(&'static str, StreamOrder); 6] = [
+        ("store", StreamOrder::Store),
+        ("id", StreamOrder::Id),
+        ("fetched", StreamOrder::Fetched),
+        ("modified", StreamOrder::Modified),
+        ("importance", StreamOrder::Importance),
+        ("url", StreamOrder::Url),
+    ];
 }
 
 /// What a call asks for. What generation numbers mean is the service's business: see `PROTOCOL.md`.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Request {
     /// A sign of life from the service itself.
     Ping,
@@ -238,6 +259,63 @@ pub enum Request {
         /// The pages, at most [`KEYS_MAX`].
         keys: Vec<Key>,
     },
+    /// The pages of some ranges that a specification names, what of them it names, in its order.
+    Select {
+        /// The generation to read.
+        generation: u64,
+        /// Whether to read past the page cache.
+        direct: bool,
+        /// Which ranges.
+        ranges: RangeSet,
+        /// Which pages of them.
+        spec: StreamSpec,
+        /// Which version of the importance of pages counts; 0 where it does not matter.
+        importance: u64,
+        /// From where.
+        from: SelectFrom,
+        /// Whether to share a scan with others: the stream may begin in the middle then.
+        shared: bool,
+    },
+    /// Takes the importance of pages: entries of 20 bytes (a key, big-endian, and an IEEE 754 number of 4 bytes), in
+    /// order of their keys. The answer is how many they are, when they are durable.
+    PublishImportance {
+        /// Its version; higher ones are newer.
+        version: u64,
+        /// The ranges whose pages they are.
+        ranges: RangeSet,
+    },
+    /// Which versions of the importance of pages there are.
+    ImportanceVersions,
+}
+
+/// A place in an order, and a page's key: what was sent last.
+pub type Place = (Vec<u8>, Key);
+
+/// From where pages are selected.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum SelectFrom {
+    /// In store order: a node's own cursor, as text.
+    Cursor(String),
+    /// In store order: behind places that any node may have told.
+    After(After),
+    /// In another order.
+    Place {
+        /// Behind this place.
+        after: Option<Place>,
+        /// Of a stream that was begun in another generation, and got this far there: behind that place, or arrived since.
+        went_on: Option<(u64, Place)>,
+    },
+}
+
+/// What precedes the records of one chunk of a stream in an order.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct OrderedHead {
+    /// Records that follow. There may be none: it is a sign of life then.
+    pub records: u32,
+    /// The place of each.
+    pub places: Vec<Vec<u8>>,
+    /// Pages that are left out because they are damaged, and their places where those can be told.
+    pub damaged: Vec<(Option<Vec<u8>>, Lost)>,
 }
 
 /// Places in one request, at most.
@@ -664,6 +742,17 @@ mod tests {
             Request::Compact { budget_bytes: 5 },
             Request::Verify,
             Request::Control { topic: "t".into() },
+            Request::Select {
+                generation: 5,
+                direct: true,
+                ranges: RangeSet::all(),
+                spec: StreamSpec::all().domain("edu").part(1, 3).ordered(StreamOrder::Importance),
+                importance: 9,
+                from: SelectFrom::Place { after: Some((vec![1, 2], key)), went_on: Some((4, (vec![], key))) },
+                shared: true,
+            },
+            Request::PublishImportance { version: 3, ranges: RangeSet::all() },
+            Request::ImportanceVersions,
         ];
         for request in all {
             let bytes = encode(&request);

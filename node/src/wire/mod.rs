@@ -15,5 +15,7 @@ pub mod pages;
 pub(crate) mod pool;
 pub mod ranges;
 pub(crate) mod records;
+pub(crate) mod rotation;
+pub mod spec;
 
 pub use mux::Limits;

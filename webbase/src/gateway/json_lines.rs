@@ -2,12 +2,12 @@
 //!
 //! ```text
 //!   {"id": …, "url": …, "fetched_at_ms": …, "modified_at_ms": …|null, "status": 200, "mime": …, "head": …, "body": …}
-//!   {"cursor": "w1…"}                          now and then: the place behind the page before
+//!   {"cursor": "w2…"}                          now and then: the place behind the page before
 //!   {"end": true, "pages": 12, "cursor": …}    the last line; a stream without it is not whole
 //! ```
 //!
 //! `head` and `body` are text where they are UTF-8; else they are Base64 in `head_base64` and `body_base64`. They are as they
-//! were received.
+//! were received. What the stream was to leave out is absent.
 
 use bytes::Bytes;
 use data_encoding::BASE64;
@@ -27,8 +27,13 @@ pub(super) fn page(record: &Record, dictionaries: &Dictionaries, out: &mut Vec<u
     line.insert("modified_at_ms".into(), page.modified_at_ms().into());
     line.insert("status".into(), page.status().into());
     line.insert("mime".into(), page.mime().into());
-    bytes(&mut line, "head", &record.head(dictionaries)?);
-    bytes(&mut line, "body", &record.body(dictionaries)?);
+    let is_whole = !page.is_partial();
+    if is_whole || page.head_len() > 0 {
+        bytes(&mut line, "head", &record.head(dictionaries)?);
+    }
+    if is_whole || !page.stored_body().is_empty() {
+        bytes(&mut line, "body", &record.body(dictionaries)?);
+    }
     write(&Value::Object(line), out);
     Ok(())
 }

@@ -28,6 +28,7 @@ mod patient;
 mod problem;
 mod ranges;
 mod security;
+mod selection;
 mod server;
 mod status;
 mod stored;

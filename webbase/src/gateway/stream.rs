@@ -1,4 +1,5 @@
-//! `GET /stream`: many pages, as JSON lines.
+//! `GET /stream`: many pages, as JSON lines. `selection.rs` reads which; a format is a variant of [`Format`] and what
+//! [`Writer`] does for it.
 //!
 //! A task takes pages from the repository and sends pieces of the answer; between the two and in the socket a bounded number of bytes
 //! waits, so a slow client slows its own stream only. Now and then the cursor is sent along, and at the end in the trailer
@@ -17,8 +18,7 @@ use hyper::{HeaderMap, StatusCode};
 use serde_json::json;
 use tokio::sync::mpsc;
 use webbase_node::plan::LIVE;
-use webbase_node::wire::message::Code;
-use webbase_node::{ClusterStream, NodeError, StreamCursor};
+use webbase_node::{ClusterStream, StreamCursor};
 
 use super::Gateway;
 use super::body::{CutOff, Sending, Sent};
@@ -26,6 +26,7 @@ use super::json_lines;
 use super::operation::{Operation, query};
 use super::params::Params;
 use super::problem::Problem;
+use super::selection;
 use super::status::as_json_answer;
 
 const CURSOR: HeaderName = HeaderName::from_static("webbase-cursor");
@@ -43,10 +44,19 @@ pub(super) fn operations() -> Vec<Operation> {
         method: "get",
         name: "stream",
         summary: "All pages, or those that are asked for",
-        parameters: vec![
+        parameters: [
             query("format", "string", "jsonl, or count for how many pages and bytes there are"),
-            query("cursor", "string", "go on behind this place of an earlier stream"),
-        ],
+            query(
+                "cursor",
+                "string",
+                "go on behind this place of an earlier stream, which says what is streamed",
+            ),
+            query("go_on", "boolean", "when the cursor's generation is gone, go on in the current one"),
+            query("limit", "integer", "end after so many pages"),
+        ]
+        .into_iter()
+        .chain(selection::parameters())
+        .collect(),
         body: None,
         answers: &[
             (200, "application/jsonl", "The pages; the cursor now and then, and at the end"),
@@ -76,20 +86,33 @@ async fn stream(State(gateway): State<Arc<Gateway>>, mut params: Params) -> Resu
         None => None,
         Some(text) => Some(text.parse()?),
     };
+    let go_on = params.flag("go_on")?;
+    let limit = params.number("limit")?.unwrap_or(u64::MAX);
+    let selected = selection::take(&mut params)?;
     params.finish()?;
+    if let (Some(cursor), Some((spec, _))) = (&cursor, &selected)
+        && cursor.spec() != spec
+    {
+        let text = "the cursor is of a stream of other pages; it says by itself what is streamed";
+        return Err(Problem::bad("other-stream", text));
+    }
     let Ok(permit) = gateway.streams.clone().try_acquire_owned() else {
         let text = format!("{} streams are being sent already", gateway.limits.streams_max);
         return Err(Problem::new(StatusCode::TOO_MANY_REQUESTS, "too-many-streams", text).after_s(5));
     };
     let pages = match &cursor {
-        None => gateway.cluster.stream().await?,
+        None => {
+            let (spec, how) = selected.unwrap_or_default();
+            gateway.cluster.select(spec, how).await?
+        }
+        Some(cursor) if go_on => gateway.cluster.go_on(cursor).await?,
         Some(cursor) => gateway.cluster.resume(cursor).await?,
     };
     if format == Format::Count {
-        return count(pages).await;
+        return count(pages, limit).await;
     }
     let (sender, receiver) = mpsc::channel(PIECES);
-    let writer = Writer::new(gateway.clone(), pages, sender);
+    let writer = Writer::new(gateway.clone(), pages, limit, sender);
     tokio::spawn(writer.run());
     let mut response = Response::new(Body::new(Sending { receiver, _permit: permit }));
     let headers = response.headers_mut();
@@ -99,17 +122,14 @@ async fn stream(State(gateway): State<Arc<Gateway>>, mut params: Params) -> Resu
     Ok(response)
 }
 
-/// Whether an error is of one page, and the stream goes on.
-fn is_damaged_page(e: &NodeError) -> bool {
-    matches!(e, NodeError::Refused { fault, .. } if fault.code == Code::Damaged)
-}
-
-async fn count(mut stream: ClusterStream) -> Result<Response, Problem> {
+async fn count(mut stream: ClusterStream, limit: u64) -> Result<Response, Problem> {
     let (mut pages, mut bytes, mut damaged) = (0_u64, 0_u64, 0_u64);
-    while let Some(record) = stream.next().await {
+    while pages < limit
+        && let Some(record) = stream.next().await
+    {
         match record {
             Ok(record) => (pages, bytes) = (pages + 1, bytes + record.bytes().len() as u64),
-            Err(e) if is_damaged_page(&e) => damaged += 1,
+            Err(e) if e.is_damaged_page() => damaged += 1,
             Err(e) => return Err(e.into()),
         }
     }
@@ -122,6 +142,8 @@ async fn count(mut stream: ClusterStream) -> Result<Response, Problem> {
 struct Writer {
     gateway: Arc<Gateway>,
     stream: ClusterStream,
+    /// Pages that are sent at most.
+    limit: u64,
     sender: mpsc::Sender<Sent>,
     out: Vec<u8>,
     pages: u64,
@@ -135,9 +157,9 @@ struct Writer {
 struct Gone;
 
 impl Writer {
-    fn new(gateway: Arc<Gateway>, stream: ClusterStream, sender: mpsc::Sender<Sent>) -> Writer {
+    fn new(gateway: Arc<Gateway>, stream: ClusterStream, limit: u64, sender: mpsc::Sender<Sent>) -> Writer {
         let told = (0, Instant::now());
-        Writer { gateway, stream, sender, out: Vec::new(), pages: 0, damaged: 0, bytes: 0, told }
+        Writer { gateway, stream, limit, sender, out: Vec::new(), pages: 0, damaged: 0, bytes: 0, told }
     }
 
     async fn run(mut self) {
@@ -148,7 +170,9 @@ impl Writer {
     }
 
     async fn send_all(&mut self) -> Result<(), Gone> {
-        while let Some(record) = self.stream.next().await {
+        while self.pages < self.limit
+            && let Some(record) = self.stream.next().await
+        {
             match record {
                 Ok(record) => {
                     let dictionaries = self.gateway.cluster.dictionaries();
@@ -158,7 +182,7 @@ impl Writer {
                     self.pages += 1;
                     self.gateway.metrics.pages_streamed.inc();
                 }
-                Err(e) if is_damaged_page(&e) => {
+                Err(e) if e.is_damaged_page() => {
                     tracing::warn!("a stream goes on without a page: {e}");
                     self.damaged += 1;
                 }

@@ -1,0 +1,368 @@
+//! Multicast: clients of one generation share a scan of the disk, whatever each of them selects.
+//!
+//! ```text
+//!            ┌──────────── scan ────────────┐      one batch read at a time, one ahead
+//!   start ───┼──────────────▶               ├─── end, then from the start again while somebody needs it
+//!            └──────┬───────────────────────┘
+//!                   joined: gets everything from here to the end, then from the start to here
+//! ```
+//!
+//! 1. A client joins between two batches and leaves when the scan is there again, so each page comes to it once.
+//! 2. Each client has a queue of batches, which are shared. One whose queue is full while others wait has a little patience
+//!    spent on it; then it is *detached*: it goes on by itself, with a scan of its own, from where it was.
+//! 3. A client's cursor is a *rotation*: where it joined, where it is, and where the end was when it passed it.
+//!
+//! Only generations that stay as they are are shared; of what changes each client has its own picture.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout};
+use webbase_storage::{Access, Cursor, PageKey, PageStream, Record, StreamSpec as Scan};
+
+use super::Inner;
+use super::pages::{Answer, Pages};
+use super::requests::{Counted, Stop};
+use super::select::Selection;
+use super::stream::{Picked, Wanted, send_picked};
+use super::workers::Lane;
+use crate::wire::message::Fault;
+use crate::wire::mux::Call;
+use crate::wire::ranges::RangeSet;
+use crate::wire::rotation::Rotation;
+
+/// Bytes of records in a batch, about, and records, at most.
+const BATCH_BYTES: usize = 1 << 20;
+const BATCH_RECORDS: usize = 4 << 10;
+/// Batches that wait for a client.
+const QUEUE: usize = 8;
+/// What is spent on waiting for a client while others have nothing to do, at once and over time.
+const PATIENCE: Duration = Duration::from_millis(500);
+const PATIENCE_SHARE: u32 = 50;
+/// Between two looks at who waits for whom.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// One record of a batch, or damage.
+struct Item {
+    ordinal: Option<u64>,
+    key: Option<PageKey>,
+    found: Result<Record, Fault>,
+    /// Behind it.
+    next: Cursor,
+}
+
+struct Batch {
+    items: Vec<Item>,
+    at: Cursor,
+    next: Cursor,
+    /// The store ends here.
+    is_last: bool,
+}
+
+fn read_batch(mut source: Box<dyn PageStream>, at: Cursor) -> (Box<dyn PageStream>, Batch, u64) {
+    let (mut items, mut bytes, mut is_last) = (Vec::new(), 0, false);
+    while bytes < BATCH_BYTES && items.len() < BATCH_RECORDS {
+        let Some(next) = source.next() else {
+            is_last = true;
+            break;
+        };
+        let (key, found) = match next {
+            Ok(record) => {
+                bytes += record.bytes().len();
+                (Some(record.get().key()), Ok(record))
+            }
+            Err(e) => (source.lost(), Err(Fault::from(e))),
+        };
+        items.push(Item { ordinal: source.ordinal(), key, found, next: source.cursor() });
+    }
+    let next = source.cursor();
+    (source, Batch { items, at, next, is_last }, bytes as u64)
+}
+
+/// The scans of a server.
+#[derive(Default)]
+pub(super) struct Scans {
+    under_way: Mutex<HashMap<(u64, bool), mpsc::UnboundedSender<Subscriber>>>,
+}
+
+struct Subscriber {
+    batches: mpsc::Sender<Arc<Batch>>,
+    patience: Duration,
+}
+
+/// A request that takes part in a shared scan.
+#[expect(clippy::too_many_arguments, reason = "they are the request's own fields")]
+pub(super) async fn serve(
+    inner: &Arc<Inner>,
+    pages: &Arc<dyn Pages>,
+    call: &Call,
+    generation: u64,
+    scan: Scan,
+    ranges: RangeSet,
+    selection: Selection,
+    from: Rotation,
+) -> Result<(), Stop> {
+    let (_counted, _) = Counted::new(inner, |inner| &inner.counters.streams);
+    pages.check_ranges(generation, &ranges)?;
+    let changes = pages.held(generation, &ranges)?.is_some();
+    let wanted =
+        Wanted { pages: pages.clone(), places: None, ranges, after: None, selection: Some(selection) };
+    let client = Client { inner, pages, call, generation, scan, wanted: Arc::new(wanted) };
+    let fresh = Rotation { joined: Cursor::Start, at: Cursor::Start, end: None };
+    let left = match from == fresh && !changes {
+        true => client.join().await?,
+        false => Some(from),
+    };
+    if let Some(rotation) = left {
+        client.alone(rotation).await?;
+    }
+    call.end();
+    Ok(())
+}
+
+/// One client of a shared scan.
+struct Client<'a> {
+    inner: &'a Arc<Inner>,
+    pages: &'a Arc<dyn Pages>,
+    call: &'a Call,
+    generation: u64,
+    scan: Scan,
+    wanted: Arc<Wanted>,
+}
+
+impl Client<'_> {
+    /// Takes part in the scan; returns where it was detached, or `None` if it has everything.
+    async fn join(&self) -> Result<Option<Rotation>, Stop> {
+        let (batches, mut queue) = mpsc::channel(QUEUE);
+        let subscriber = Subscriber { batches, patience: PATIENCE };
+        let direct = self.scan.access == Access::Direct;
+        {
+            let mut under_way = self.inner.scans.under_way.lock();
+            let name = (self.generation, direct);
+            let left = match under_way.get(&name) {
+                Some(scan) => scan.send(subscriber).err().map(|e| e.0),
+                None => Some(subscriber),
+            };
+            if let Some(subscriber) = left {
+                let (joining, joiners) = mpsc::unbounded_channel();
+                // The receiver is alive.
+                let _sent = joining.send(subscriber);
+                under_way.insert(name, joining);
+                tokio::spawn(run(self.inner.clone(), self.pages.clone(), name, self.scan, joiners));
+            }
+        }
+        let mut rotation: Option<Rotation> = None;
+        while let Some(batch) = queue.recv().await {
+            let at = *rotation.get_or_insert(Rotation { joined: batch.at, at: batch.at, end: None });
+            let (picked, next) = self.pick(batch, at).await?;
+            send_picked(self.pages, self.call, picked).await?;
+            match next {
+                Some(next) => rotation = Some(next),
+                None => return Ok(None),
+            }
+        }
+        // Detached before the first batch: from the start, then.
+        Ok(Some(rotation.unwrap_or(Rotation { joined: Cursor::Start, at: Cursor::Start, end: None })))
+    }
+
+    /// Goes on with a scan of its own.
+    async fn alone(&self, mut rotation: Rotation) -> Result<(), Stop> {
+        loop {
+            let (pages, generation) = (self.pages.clone(), self.generation);
+            let scan = Scan { from: rotation.at, ..self.scan };
+            let opening = move || pages.stream(generation, &scan);
+            let mut source = self.inner.workers.run(Lane::Short, opening).done().await??;
+            loop {
+                let at = rotation.at;
+                let (back, batch, bytes) =
+                    self.inner.workers.run(Lane::Short, move || read_batch(source, at)).done().await?;
+                source = back;
+                self.inner.counters.scanned_bytes.fetch_add(bytes, Ordering::Relaxed);
+                let ended = batch.is_last;
+                let (picked, next) = self.pick(Arc::new(batch), rotation).await?;
+                send_picked(self.pages, self.call, picked).await?;
+                match next {
+                    Some(next) => rotation = next,
+                    None => return self.since(rotation).await,
+                }
+                if ended {
+                    break; // from the start, to where it joined
+                }
+            }
+        }
+    }
+
+    /// In another generation than the one in which it passed the end, there may be more behind that.
+    async fn since(&self, rotation: Rotation) -> Result<(), Stop> {
+        let Some(end @ Cursor::Ordinal(_)) = rotation.end else { return Ok(()) };
+        let (pages, generation) = (self.pages.clone(), self.generation);
+        let scan = Scan { from: end, ..self.scan };
+        let opening = move || pages.stream(generation, &scan);
+        let mut source = self.inner.workers.run(Lane::Short, opening).done().await??;
+        let mut at = Rotation { joined: Cursor::Start, at: end, end: None };
+        loop {
+            let from = at.at;
+            let (back, batch, _) =
+                self.inner.workers.run(Lane::Short, move || read_batch(source, from)).done().await?;
+            source = back;
+            let (picked, next) = self.pick(Arc::new(batch), at).await?;
+            send_picked(self.pages, self.call, picked).await?;
+            match next {
+                Some(next) => at = next,
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// What of a batch this client gets, and where it is then; `None` when it has everything.
+    async fn pick(&self, batch: Arc<Batch>, rotation: Rotation) -> Answer<(Picked, Option<Rotation>)> {
+        let wanted = self.wanted.clone();
+        let work = move || pick(&wanted, &batch, rotation);
+        let needs_disk = self.wanted.selection.as_ref().is_some_and(|s| s.spec.needs_importance());
+        match needs_disk {
+            true => self.inner.workers.run(Lane::Short, work).done().await?,
+            false => work(),
+        }
+    }
+}
+
+/// Whether something lies before a place.
+fn is_before(item: &Item, place: Cursor) -> bool {
+    match place {
+        Cursor::Ordinal(place) => item.ordinal.is_none_or(|ordinal| ordinal < place),
+        Cursor::Key(place) => item.key.is_none_or(|key| key < place),
+        Cursor::Start => false,
+        Cursor::End | Cursor::Live { .. } => true,
+    }
+}
+
+fn pick(wanted: &Wanted, batch: &Batch, mut rotation: Rotation) -> Answer<(Picked, Option<Rotation>)> {
+    let mut picked = Picked::new(wanted);
+    let mut done = false;
+    for item in &batch.items {
+        if rotation.end.is_some() && !is_before(item, rotation.joined) {
+            done = true;
+            break;
+        }
+        match &item.found {
+            Ok(record) => picked.take(record, item.ordinal, item.next)?,
+            Err(fault) => picked.lost(item.key, item.ordinal, fault)?,
+        }
+    }
+    rotation.at = batch.next;
+    if batch.is_last {
+        done |= rotation.end.is_some() || rotation.joined == Cursor::Start;
+        rotation.end = rotation.end.or(Some(batch.next));
+        rotation.at = Cursor::Start;
+    }
+    // What comes behind the last page is nothing more: the client need not know where.
+    let text = if done { Rotation { at: Cursor::End, ..rotation } } else { rotation };
+    Ok((picked.named(text.to_string()), (!done).then_some(rotation)))
+}
+
+/// The scan: reads while somebody needs it.
+async fn run(
+    inner: Arc<Inner>,
+    pages: Arc<dyn Pages>,
+    name: (u64, bool),
+    scan: Scan,
+    mut joiners: mpsc::UnboundedReceiver<Subscriber>,
+) {
+    let mut subscribers: Vec<Subscriber> = Vec::new();
+    loop {
+        // From the start.
+        let (p, opening) = (pages.clone(), Scan { from: Cursor::Start, ..scan });
+        let opened = inner.workers.run(Lane::Short, move || p.stream(name.0, &opening)).done().await;
+        let Ok(Ok(source)) = opened else {
+            // Who goes on by itself is told why.
+            inner.scans.under_way.lock().remove(&name);
+            return;
+        };
+        let read = |source, at| inner.workers.run(Lane::Short, move || read_batch(source, at));
+        let mut reading = Some(read(source, Cursor::Start));
+        while let Some(next) = reading.take() {
+            let Ok((source, batch, bytes)) = next.done().await else {
+                inner.scans.under_way.lock().remove(&name);
+                return;
+            };
+            inner.counters.scanned_bytes.fetch_add(bytes, Ordering::Relaxed);
+            while let Ok(joiner) = joiners.try_recv() {
+                subscribers.push(joiner);
+            }
+            if !batch.is_last {
+                reading = Some(read(source, batch.next));
+            }
+            hand_out(&mut subscribers, Arc::new(batch)).await;
+            if subscribers.is_empty() {
+                let mut under_way = inner.scans.under_way.lock();
+                match joiners.try_recv() {
+                    Ok(joiner) => subscribers.push(joiner),
+                    Err(_) => {
+                        under_way.remove(&name);
+                        return;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Gives a batch to everybody; who is too slow for the others, or gone, is let go.
+async fn hand_out(subscribers: &mut Vec<Subscriber>, batch: Arc<Batch>) {
+    let began = Instant::now();
+    loop {
+        subscribers.retain(|s| !s.batches.is_closed());
+        let Some(full) = subscribers.iter().find(|s| s.batches.capacity() == 0) else { break };
+        let waited = Instant::now();
+        // Room or not, it is looked at again.
+        let _room = timeout(LOOK, full.batches.reserve()).await.map(drop);
+        let waited = waited.elapsed();
+        let mut others = subscribers.iter().filter(|s| s.batches.capacity() > 0).peekable();
+        let they_wait = others.peek().is_some() && others.all(|s| s.batches.capacity() == QUEUE);
+        if they_wait {
+            subscribers.retain_mut(|s| {
+                if s.batches.capacity() > 0 {
+                    return true;
+                }
+                s.patience = s.patience.saturating_sub(waited);
+                !s.patience.is_zero()
+            });
+        }
+    }
+    let earned = began.elapsed().max(Duration::from_millis(1)) / PATIENCE_SHARE;
+    subscribers.retain_mut(|s| {
+        s.patience = (s.patience + earned).min(PATIENCE);
+        s.batches.try_send(batch.clone()).is_ok()
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn empty() -> Arc<Batch> {
+        Arc::new(Batch { items: Vec::new(), at: Cursor::Start, next: Cursor::Start, is_last: false })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_client_is_let_go_and_equal_ones_are_not() {
+        let subscriber = || {
+            let (batches, queue) = mpsc::channel(QUEUE);
+            (Subscriber { batches, patience: PATIENCE }, queue)
+        };
+        let ((fast, mut fast_queue), (slow, slow_queue)) = (subscriber(), subscriber());
+        let mut subscribers = vec![fast, slow];
+        let began = tokio::time::Instant::now();
+        for _ in 0..100 {
+            hand_out(&mut subscribers, empty()).await;
+            assert!(fast_queue.try_recv().is_ok());
+        }
+        assert_eq!(subscribers.len(), 1, "one took nothing");
+        assert_eq!(slow_queue.len(), QUEUE, "what it was given it keeps");
+        assert!(began.elapsed() < PATIENCE * 4);
+    }
+}

@@ -1,0 +1,204 @@
+//! A page as handlers see it: unpacked, without its content coding, and, when one asks, as text.
+
+use std::borrow::Cow;
+use std::cell::OnceCell;
+use std::io::Read;
+
+use bytes::Bytes;
+use webbase_storage::{Dictionaries, Page, PageKey, Record};
+
+use super::charset;
+
+/// A body is unpacked to so many bytes at most; what is longer is cut there.
+const BODY_BYTES_MAX: u64 = 64 << 20;
+
+/// One page, unpacked.
+pub struct Content<'a> {
+    key: PageKey,
+    url: Cow<'a, str>,
+    mime: Cow<'a, str>,
+    status: u16,
+    fetched_at_ms: u64,
+    modified_at_ms: Option<u64>,
+    head: Bytes,
+    coded: Bytes,
+    body: OnceCell<Bytes>,
+    text: OnceCell<String>,
+}
+
+impl<'a> Content<'a> {
+    /// The page of a record.
+    ///
+    /// # Errors
+    /// When its dictionary is unknown, or it does not unpack.
+    pub fn of_record(
+        record: &'a Record,
+        dictionaries: &Dictionaries,
+    ) -> webbase_storage::Result<Content<'a>> {
+        let seen = record.get();
+        Ok(Content {
+            key: seen.key(),
+            url: seen.url().into(),
+            mime: seen.mime().into(),
+            status: seen.status(),
+            fetched_at_ms: seen.fetched_at_ms(),
+            modified_at_ms: seen.modified_at_ms(),
+            head: record.head(dictionaries)?,
+            coded: record.body(dictionaries)?,
+            body: OnceCell::new(),
+            text: OnceCell::new(),
+        })
+    }
+
+    /// A page that is in no repository (yet).
+    pub fn of_page(page: &Page<'a>) -> Content<'a> {
+        Content {
+            key: PageKey::MIN,
+            url: page.url.into(),
+            mime: page.mime.into(),
+            status: page.status,
+            fetched_at_ms: page.fetched_at_ms,
+            modified_at_ms: page.modified_at_ms,
+            head: Bytes::copy_from_slice(page.head),
+            coded: Bytes::copy_from_slice(page.body),
+            body: OnceCell::new(),
+            text: OnceCell::new(),
+        }
+    }
+
+    /// Its key.
+    pub fn key(&self) -> PageKey {
+        self.key
+    }
+
+    /// Its URL, as fetched.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Its MIME type, without parameters.
+    pub fn mime(&self) -> &str {
+        &self.mime
+    }
+
+    /// Its HTTP status.
+    pub fn status(&self) -> u16 {
+        self.status
+    }
+
+    /// When it was fetched.
+    pub fn fetched_at_ms(&self) -> u64 {
+        self.fetched_at_ms
+    }
+
+    /// When it last changed, if the repository knows.
+    pub fn modified_at_ms(&self) -> Option<u64> {
+        self.modified_at_ms
+    }
+
+    /// The HTTP head, as received.
+    pub fn head(&self) -> &[u8] {
+        &self.head
+    }
+
+    /// The value of a field of the HTTP head, the first of that name; none if it is not UTF-8.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        let mut lines = self.head.split(|byte| *byte == b'\n').skip(1);
+        lines.find_map(|line| {
+            let (found, value) = std::str::from_utf8(line).ok()?.split_once(':')?;
+            found.trim().eq_ignore_ascii_case(name).then(|| value.trim())
+        })
+    }
+
+    /// The body without its content coding. What a coding leaves readable of a broken body counts, up to a limit; a body in a
+    /// coding that is not known here stays as it is.
+    pub fn body(&self) -> &[u8] {
+        self.body.get_or_init(|| self.decoded())
+    }
+
+    fn decoded(&self) -> Bytes {
+        let coding = self.header("content-encoding").unwrap_or_default().trim().to_ascii_lowercase();
+        let coded: &[u8] = &self.coded;
+        let decoded = match coding.as_str() {
+            "gzip" | "x-gzip" => readable(flate2::read::MultiGzDecoder::new(coded)),
+            "deflate" => readable(flate2::read::ZlibDecoder::new(coded))
+                .or_else(|| readable(flate2::read::DeflateDecoder::new(coded))),
+            "zstd" => zstd::stream::read::Decoder::with_buffer(coded).ok().and_then(|mut decoder| {
+                // What RFC 8878 asks of decoders for the web: 8 MiB.
+                decoder.window_log_max(23).ok()?;
+                readable(decoder)
+            }),
+            _ => None,
+        };
+        decoded.map_or_else(|| self.coded.clone(), Bytes::from)
+    }
+
+    /// The body as text, in whatever character set it is: what the body's first bytes, its HTTP head, its own `meta` or, at
+    /// last, a guess says. Bytes that make no sense become U+FFFD.
+    pub fn text(&self) -> &str {
+        self.text.get_or_init(|| {
+            let declared = self.header("content-type").and_then(charset::parameter);
+            charset::decode(self.body(), declared, self.is_html()).into_owned()
+        })
+    }
+
+    /// Whether it says that it is HTML; a page that says nothing is taken for HTML if it looks like it.
+    pub fn is_html(&self) -> bool {
+        match &*self.mime {
+            "text/html" | "application/xhtml+xml" => true,
+            "" => {
+                let start = self.body().trim_ascii_start();
+                let starts =
+                    |with: &[u8]| start.get(..with.len()).is_some_and(|s| s.eq_ignore_ascii_case(with));
+                starts(b"<!doctype html") || starts(b"<html") || starts(b"<head") || starts(b"<body")
+            }
+            _ => false,
+        }
+    }
+}
+
+/// What can be read before the end, the limit, or something broken; none if that is nothing.
+fn readable(from: impl Read) -> Option<Vec<u8>> {
+    let (mut out, mut from) = (Vec::new(), from.take(BODY_BYTES_MAX));
+    // `read_to_end` keeps what came before an error.
+    let _broken = from.read_to_end(&mut out);
+    (!out.is_empty()).then_some(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    fn page<'a>(head: &'a [u8], body: &'a [u8]) -> Page<'a> {
+        Page { url: "http://h/", mime: "text/html", head, body, ..Page::default() }
+    }
+
+    #[test]
+    fn a_content_coding_comes_off_as_far_as_it_is_whole() {
+        let plain = b"<p>all work and no play ".repeat(5000);
+        let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        gzip.write_all(&plain).unwrap();
+        let gzip = gzip.finish().unwrap();
+        let head = b"HTTP/1.1 200 OK\r\nContent-Encoding: GZIP\r\n\r\n";
+        assert_eq!(Content::of_page(&page(head, &gzip)).body(), plain);
+        let cut = page(head, &gzip[..gzip.len() / 2]);
+        let cut = Content::of_page(&cut);
+        assert!(!cut.body().is_empty() && plain.starts_with(cut.body()));
+        assert_eq!(Content::of_page(&page(head, b"<p>not coded")).body(), b"<p>not coded", "servers lie");
+        let bare = Content::of_page(&page(b"", &gzip)).body().to_vec();
+        assert_eq!(bare, gzip);
+    }
+
+    #[test]
+    fn fields_of_heads_are_found() {
+        let head = b"HTTP/1.1 200 OK\r\nX: 1\r\ncontent-TYPE : text/html; charset=utf-8\r\n\xff: y\r\n\r\n";
+        let page = page(head, b"");
+        let content = Content::of_page(&page);
+        assert_eq!(content.header("Content-Type"), Some("text/html; charset=utf-8"));
+        assert_eq!(
+            (content.header("x"), content.header("y"), content.header("HTTP/1.1 200 OK")),
+            (Some("1"), None, None)
+        );
+    }
+}
