@@ -44,6 +44,7 @@ enum Command {
     Cycle(cmd::cycle::Cycle),
     Keys(cmd::keys::Keys),
     Get(cmd::get::Get),
+    Import(cmd::import::Import),
     Stream(cmd::stream::Stream),
     Drain(cmd::drain::Drain),
     RemoveLost(cmd::remove_lost::RemoveLost),
@@ -61,6 +62,7 @@ fn main() -> ExitCode {
             Command::Cycle(command) => command.run().await,
             Command::Keys(command) => command.run().await,
             Command::Get(command) => command.run().await,
+            Command::Import(command) => command.run().await,
             Command::Stream(command) => command.run().await,
             Command::Drain(command) => command.run().await,
             Command::RemoveLost(command) => command.run().await,
@@ -75,7 +77,8 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("webbase: {e:#}");
-            ExitCode::FAILURE
+            let incomplete = e.downcast_ref::<cmd::import::Incomplete>();
+            incomplete.map_or(ExitCode::FAILURE, |_| ExitCode::from(cmd::import::Incomplete::EXIT_CODE))
         }
     }
 }

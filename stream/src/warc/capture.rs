@@ -104,6 +104,11 @@ impl Importer {
         }
     }
 
+    /// The file could not be read on from here.
+    pub fn broke_off(&mut self, offset: u64, what: String) {
+        self.report.note(Damage { offset, what });
+    }
+
     /// What was found.
     pub fn finish(self, bytes: u64) -> Report {
         Report { bytes, ..self.report }

@@ -10,11 +10,13 @@ use crate::client::Server;
 /// Go through all pages: those of the current generation, or, with incremental update, those there are now.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
+  webbase stream > pages.warc.gz
   webbase stream --format count
   webbase stream --format jsonl > pages.jsonl")]
 pub(crate) struct Stream {
-    /// jsonl: a line of JSON for each page; count: only how many pages and bytes there are.
-    #[arg(long, value_name = "FORMAT", value_parser = ["jsonl", "count"])]
+    /// warc: WARC/1.1, a gzip member for each page; jsonl: a line of JSON for each page; count: only how many pages and bytes
+    /// there are.
+    #[arg(long, value_name = "FORMAT", value_parser = ["warc", "jsonl", "count"], default_value = "warc")]
     format: String,
     #[command(flatten)]
     server: Server,
