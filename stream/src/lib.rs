@@ -6,6 +6,7 @@
 //! | [`RecordStream`], [`PageStream`], [`BatchStream`] | many pages, as `futures` streams: records, unpacked, or many at a time |
 //! | [`PageAdder`] | batched, acknowledged |
 //! | [`extract`] | one scan, many handlers: titles, text, dates |
+//! | [`warc`] | the format in which the web-archive world hands pages over |
 //!
 //! What a stream sends is a [`StreamSpec`]; nodes select before they send. `examples/` has programs to begin with: counting
 //! words, an inverted index, a copy of a repository.
@@ -30,6 +31,7 @@ pub mod extract;
 mod page;
 mod page_stream;
 mod repository;
+pub mod warc;
 
 pub use webbase_node::wire::message::StreamOrder;
 pub use webbase_node::wire::spec::{Condition, Projection, StreamSpec};

@@ -33,6 +33,8 @@ pub(crate) struct Server {
 /// A repository over HTTP.
 pub(crate) struct Repository {
     client: reqwest::Client,
+    /// For what takes as long as it takes.
+    patient: reqwest::Client,
     base: Url,
     token: Option<String>,
     _own: Option<Running>,
@@ -56,9 +58,9 @@ impl Server {
         settings.doors.token = Some(token.clone());
         let running = gateway::start(cluster, settings).await?;
         let base = Url::parse(&format!("http://{}/", running.address())).context("no address")?;
-        let client = builder().build().context("cannot use HTTP")?;
+        let (client, patient) = clients(builder)?;
         let token = token.bytes().iter().map(|byte| format!("{byte:02x}")).collect();
-        Ok(Repository { client, base, token: Some(token), _own: Some(running) })
+        Ok(Repository { client, patient, base, token: Some(token), _own: Some(running) })
     }
 
     async fn over_http(&self) -> Result<Repository> {
@@ -67,18 +69,22 @@ impl Server {
         if !matches!(base.scheme(), "http" | "https") || base.host_str().is_none() {
             bail!("{}", no_url());
         }
-        let mut builder = builder();
         let keys = self.keys.http()?;
+        let mut known = None;
         if let (Some(keys), "https") = (&keys, base.scheme()) {
             let certificate = reqwest::Certificate::from_pem(&keys.certificate).context("no certificate")?;
-            builder = builder.tls_certs_only([certificate]);
             // The certificate is the repository's, on whatever machine.
             let addresses = base.socket_addrs(|| None).with_context(|| format!("{base} is nowhere"))?;
-            builder = builder.resolve_to_addrs(NAME, &addresses);
+            known = Some((certificate, addresses));
             base.set_host(Some(NAME)).with_context(no_url)?;
         }
-        let client = builder.build().context("cannot use HTTP")?;
-        Ok(Repository { client, base, token: keys.map(|keys| keys.token), _own: None })
+        let (client, patient) = clients(|| match &known {
+            None => builder(),
+            Some((certificate, addresses)) => {
+                builder().tls_certs_only([certificate.clone()]).resolve_to_addrs(NAME, addresses)
+            }
+        })?;
+        Ok(Repository { client, patient, base, token: keys.map(|keys| keys.token), _own: None })
     }
 }
 
@@ -87,7 +93,12 @@ fn builder() -> reqwest::ClientBuilder {
         .no_proxy()
         .redirect(reqwest::redirect::Policy::none())
         .connect_timeout(CONNECT_LIMIT)
-        .read_timeout(PAUSE_LIMIT)
+}
+
+/// One client that waits for answers, and one that waits for as long as they take.
+fn clients(builder: impl Fn() -> reqwest::ClientBuilder) -> Result<(reqwest::Client, reqwest::Client)> {
+    let client = builder().read_timeout(PAUSE_LIMIT).build().context("cannot use HTTP")?;
+    Ok((client, builder().build().context("cannot use HTTP")?))
 }
 
 impl Repository {
@@ -115,6 +126,11 @@ impl Repository {
     /// A command.
     pub(crate) fn post(&self, path: &str, parameters: &[(&str, &str)]) -> RequestBuilder {
         self.authorized(self.client.post(self.url(path, parameters)))
+    }
+
+    /// A command that may take as long as it takes: the server bounds it.
+    pub(crate) fn post_long(&self, path: &str) -> RequestBuilder {
+        self.authorized(self.patient.post(self.url(path, &[])))
     }
 
     /// Asks; an answer that is no success is an error that says what the server says.

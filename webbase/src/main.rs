@@ -44,6 +44,7 @@ enum Command {
     Cycle(cmd::cycle::Cycle),
     Keys(cmd::keys::Keys),
     Get(cmd::get::Get),
+    Import(cmd::import::Import),
     Stream(cmd::stream::Stream),
     Schedule(cmd::schedule::Schedule),
     ExportSite(cmd::export_site::ExportSite),
@@ -63,6 +64,7 @@ fn main() -> ExitCode {
             Command::Cycle(command) => command.run().await,
             Command::Keys(command) => command.run().await,
             Command::Get(command) => command.run().await,
+            Command::Import(command) => command.run().await,
             Command::Stream(command) => command.run().await,
             Command::Schedule(command) => command.run(),
             Command::ExportSite(command) => command.run(),
@@ -79,7 +81,8 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("webbase: {e:#}");
-            ExitCode::FAILURE
+            let incomplete = e.downcast_ref::<cmd::import::Incomplete>();
+            incomplete.map_or(ExitCode::FAILURE, |_| ExitCode::from(cmd::import::Incomplete::EXIT_CODE))
         }
     }
 }

@@ -4,6 +4,7 @@ pub(crate) mod cycle;
 pub(crate) mod drain;
 pub(crate) mod export_site;
 pub(crate) mod get;
+pub(crate) mod import;
 pub(crate) mod keys;
 pub(crate) mod mgmt;
 pub(crate) mod node;

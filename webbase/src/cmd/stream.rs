@@ -12,6 +12,7 @@ use crate::client::Server;
 /// Go through pages: all, or those that are asked for, of the current generation (with incremental update: as they are now).
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
+  webbase stream > pages.warc.gz
   webbase stream --format count --domain edu
   webbase stream --format jsonl --mime text/html --since 2026-01-01 > pages.jsonl
   webbase stream --format jsonl --order url --cursor place.txt >> pages.jsonl    run it again to go on
@@ -21,8 +22,9 @@ Conditions of different kinds must all hold; of one that is repeated, one is eno
 read. id, fetched, modified, importance and url are sorted by the nodes first (within 64 MiB of memory each, beyond that on
 their disks), then read page by page; stores of the organizations hash and hashed-log are in id order already.")]
 pub(crate) struct Stream {
-    /// jsonl: a line of JSON for each page; count: only how many pages and bytes there are.
-    #[arg(long, value_name = "FORMAT", value_parser = ["jsonl", "count"], default_value = "jsonl")]
+    /// warc: WARC/1.1, a gzip member for each page; jsonl: a line of JSON for each page; count: only how many pages and bytes
+    /// there are.
+    #[arg(long, value_name = "FORMAT", value_parser = ["warc", "jsonl", "count"], default_value = "warc")]
     format: String,
     /// Only pages of this domain and those in it.
     #[arg(long, value_name = "NAME")]

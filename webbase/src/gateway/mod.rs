@@ -23,6 +23,7 @@ mod metrics;
 mod openapi;
 mod operation;
 mod page;
+mod pages;
 mod params;
 mod patient;
 mod problem;
@@ -33,6 +34,7 @@ mod server;
 mod status;
 mod stored;
 mod stream;
+mod warc_text;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -46,6 +48,7 @@ use bytes::Bytes;
 use hyper::StatusCode;
 use tokio::sync::Semaphore;
 use webbase_node::{Cluster, ServerTls};
+use webbase_stream::warc::Originals;
 
 pub use self::problem::Problem;
 pub use self::security::Doors;
@@ -54,6 +57,9 @@ pub use self::server::{Running, start};
 use self::console::Console;
 use self::metrics::Metrics;
 use self::operation::Operation;
+
+/// Bodies of imported pages that are held for revisits that refer to them, by all imports together.
+const ORIGINALS_BYTES: usize = 128 << 20;
 
 /// Settings of a gateway.
 #[derive(Clone, Debug)]
@@ -135,6 +141,8 @@ pub(crate) struct Gateway {
     requests: Semaphore,
     streams: Arc<Semaphore>,
     imports: Arc<Semaphore>,
+    /// Bodies that imports may refer to.
+    originals: Originals,
     /// The OpenAPI document.
     description: Bytes,
     /// Paths that may take long.
@@ -157,6 +165,7 @@ impl Gateway {
             requests: Semaphore::new(limits.requests_max),
             streams: Arc::new(Semaphore::new(limits.streams_max)),
             imports: Arc::new(Semaphore::new(limits.imports_max)),
+            originals: Originals::new(ORIGINALS_BYTES),
             description: Bytes::from(format!("{:#}\n", openapi::describe(operations))),
             long: operations.iter().filter(|o| o.is_long).map(|o| o.path).collect(),
             paths: operations.iter().map(|o| o.path).collect(),
@@ -170,6 +179,7 @@ impl Gateway {
 fn operations() -> Vec<Operation> {
     let parts = [
         page::operations(),
+        pages::operations(),
         stream::operations(),
         status::operations(),
         metrics::operations(),

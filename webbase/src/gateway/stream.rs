@@ -1,4 +1,4 @@
-//! `GET /stream`: many pages, as JSON lines. `selection.rs` reads which; a format is a variant of [`Format`] and what
+//! `GET /stream`: many pages, as WARC or JSON lines. `selection.rs` reads which; a format is a variant of [`Format`] and what
 //! [`Writer`] does for it.
 //!
 //! A task takes pages from the repository and sends pieces of the answer; between the two and in the socket a bounded number of bytes
@@ -19,6 +19,7 @@ use serde_json::json;
 use tokio::sync::mpsc;
 use webbase_node::plan::LIVE;
 use webbase_node::{ClusterStream, StreamCursor};
+use webbase_storage::Record;
 
 use super::Gateway;
 use super::body::{CutOff, Sending, Sent};
@@ -28,6 +29,7 @@ use super::params::Params;
 use super::problem::Problem;
 use super::selection;
 use super::status::as_json_answer;
+use super::warc_text::WarcText;
 
 const CURSOR: HeaderName = HeaderName::from_static("webbase-cursor");
 /// An answer leaves in pieces of about so many bytes.
@@ -45,7 +47,11 @@ pub(super) fn operations() -> Vec<Operation> {
         name: "stream",
         summary: "All pages, or those that are asked for",
         parameters: [
-            query("format", "string", "jsonl, or count for how many pages and bytes there are"),
+            query(
+                "format",
+                "string",
+                "warc, which is the default; jsonl; or count for how many pages and bytes there are",
+            ),
             query(
                 "cursor",
                 "string",
@@ -59,7 +65,11 @@ pub(super) fn operations() -> Vec<Operation> {
         .collect(),
         body: None,
         answers: &[
-            (200, "application/jsonl", "The pages; the cursor now and then, and at the end"),
+            (
+                200,
+                "application/warc",
+                "The pages, a gzip member each; the cursor now and then, and at the end",
+            ),
             (410, "application/problem+json", "The cursor's generation is gone"),
         ],
         is_long: true,
@@ -69,13 +79,15 @@ pub(super) fn operations() -> Vec<Operation> {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Format {
+    Warc,
     Jsonl,
     Count,
 }
 
 async fn stream(State(gateway): State<Arc<Gateway>>, mut params: Params) -> Result<Response, Problem> {
     let format = match params.take("format")?.as_deref() {
-        None | Some("jsonl") => Format::Jsonl,
+        None | Some("warc") => Format::Warc,
+        Some("jsonl") => Format::Jsonl,
         Some("count") => Format::Count,
         Some(other) => {
             let other: String = other.chars().take(50).collect();
@@ -112,11 +124,12 @@ async fn stream(State(gateway): State<Arc<Gateway>>, mut params: Params) -> Resu
         return count(pages, limit).await;
     }
     let (sender, receiver) = mpsc::channel(PIECES);
-    let writer = Writer::new(gateway.clone(), pages, limit, sender);
+    let writer = Writer::new(gateway.clone(), pages, format, limit, sender);
     tokio::spawn(writer.run());
     let mut response = Response::new(Body::new(Sending { receiver, _permit: permit }));
     let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/jsonl"));
+    let kind = if format == Format::Warc { "application/warc" } else { "application/jsonl" };
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert(TRAILER, HeaderValue::from_static("webbase-cursor"));
     Ok(response)
@@ -145,6 +158,8 @@ struct Writer {
     /// Pages that are sent at most.
     limit: u64,
     sender: mpsc::Sender<Sent>,
+    /// Makes WARC; without it, pages are lines of JSON.
+    warc: Option<WarcText>,
     out: Vec<u8>,
     pages: u64,
     damaged: u64,
@@ -157,9 +172,44 @@ struct Writer {
 struct Gone;
 
 impl Writer {
-    fn new(gateway: Arc<Gateway>, stream: ClusterStream, limit: u64, sender: mpsc::Sender<Sent>) -> Writer {
-        let told = (0, Instant::now());
-        Writer { gateway, stream, limit, sender, out: Vec::new(), pages: 0, damaged: 0, bytes: 0, told }
+    fn new(
+        gateway: Arc<Gateway>,
+        stream: ClusterStream,
+        format: Format,
+        limit: u64,
+        sender: mpsc::Sender<Sent>,
+    ) -> Writer {
+        let (told, mut out) = ((0, Instant::now()), Vec::new());
+        let warc = (format == Format::Warc).then(|| WarcText::new(gateway.cluster.dictionaries(), &mut out));
+        Writer { gateway, stream, limit, sender, warc, out, pages: 0, damaged: 0, bytes: 0, told }
+    }
+
+    /// Appends a page to what is to be sent.
+    async fn page(&mut self, record: Record) -> Result<(), Problem> {
+        match &mut self.warc {
+            Some(warc) => warc.page(record, &mut self.out).await,
+            None => json_lines::page(&record, self.gateway.cluster.dictionaries(), &mut self.out),
+        }
+    }
+
+    async fn tell(&mut self, cursor: String) -> Result<(), Problem> {
+        match &mut self.warc {
+            Some(warc) => warc.cursor(cursor, &mut self.out).await,
+            None => {
+                json_lines::cursor(&cursor, &mut self.out);
+                Ok(())
+            }
+        }
+    }
+
+    async fn end(&mut self, cursor: Option<String>) -> Result<(), Problem> {
+        match &mut self.warc {
+            Some(warc) => warc.end(self.pages, self.damaged, cursor, &mut self.out).await,
+            None => {
+                json_lines::end(self.pages, self.damaged, cursor.as_deref(), &mut self.out);
+                Ok(())
+            }
+        }
     }
 
     async fn run(mut self) {
@@ -175,8 +225,7 @@ impl Writer {
         {
             match record {
                 Ok(record) => {
-                    let dictionaries = self.gateway.cluster.dictionaries();
-                    if let Err(problem) = json_lines::page(&record, dictionaries, &mut self.out) {
+                    if let Err(problem) = self.page(record).await {
                         return self.fail(problem.detail().to_owned()).await;
                     }
                     self.pages += 1;
@@ -198,12 +247,16 @@ impl Writer {
             if (is_time || told - bytes >= CURSOR_BYTES)
                 && let Some(cursor) = self.cursor()
             {
-                json_lines::cursor(&cursor, &mut self.out);
+                if let Err(problem) = self.tell(cursor).await {
+                    return self.fail(problem.detail().to_owned()).await;
+                }
                 self.told = (told, Instant::now());
             }
         }
         let cursor = self.cursor();
-        json_lines::end(self.pages, self.damaged, cursor.as_deref(), &mut self.out);
+        if let Err(problem) = self.end(cursor.clone()).await {
+            return self.fail(problem.detail().to_owned()).await;
+        }
         self.send().await?;
         let value = cursor.and_then(|cursor| HeaderValue::from_str(&cursor).ok());
         let trailers: HeaderMap = value.into_iter().map(|value| (CURSOR, value)).collect();
