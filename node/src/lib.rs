@@ -46,7 +46,7 @@ pub mod wire;
 pub use client::{
     Acknowledged, AddPages, AddRecords, Client, ClientSettings, Listing, PageReader, StreamRequest,
 };
-pub use cluster::{Adds, Cluster, ClusterSettings, ClusterStream, Found, StreamCursor};
+pub use cluster::{Adds, Cluster, ClusterSettings, ClusterStream, Found, StreamCursor, UrlCount, UrlReader};
 pub use control::{Control, ControlReceiver, ControlSender, MESSAGE_BYTES_MAX};
 pub use error::{NodeError, Result, Retry};
 pub use host::{EPOCH, Host, HostOptions, Role, Scrub};

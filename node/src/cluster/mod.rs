@@ -25,6 +25,7 @@ mod plans;
 mod progress;
 mod share;
 mod stream;
+mod urls;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -36,6 +37,7 @@ pub use self::add::Adds;
 pub use self::cursor::StreamCursor;
 pub use self::lookup::Found;
 pub use self::stream::ClusterStream;
+pub use self::urls::{UrlCount, UrlReader};
 
 use self::connections::Connections;
 use self::near::Near;
