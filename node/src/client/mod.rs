@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::net::TcpStream;
+use webbase_storage::urls::{UrlQuery, UrlRow, decode_rows};
 use webbase_storage::{Compacted, Dictionaries, Dictionary, PageId, PageKey, Record, Stats, Verified, url};
 
 pub use self::add::{Acknowledged, AddPages, AddRecords};
@@ -28,7 +29,8 @@ use crate::wire::frame::RECORDS;
 use crate::wire::handshake;
 use crate::wire::link::Socket;
 use crate::wire::message::{
-    self, CompactAnswer, Figures, Form, Hello, KEYS_MAX, Key, Missing, Request, VerifyAnswer, Welcome,
+    self, CompactAnswer, Figures, Form, Hello, KEYS_MAX, Key, Missing, Request, UrlsHead, VerifyAnswer,
+    Welcome,
 };
 use crate::wire::mux::{Call, Limits, Mux};
 use crate::wire::ranges::RangeSet;
@@ -456,6 +458,73 @@ impl Client {
     /// When there is no answer.
     pub async fn due(&self, generation: u64, now_ms: u64, limit: u32) -> Result<Vec<message::DueEntry>> {
         self.message(&Request::Due { generation, now_ms, limit }, self.inner.long_answer).await
+    }
+
+    /// Rows of the URL index of some ranges, at most `limit`, and whether more are there.
+    ///
+    /// # Errors
+    /// When there is no answer.
+    pub async fn urls(
+        &self,
+        generation: u64,
+        ranges: &RangeSet,
+        query: &UrlQuery,
+        limit: u32,
+    ) -> Result<(Vec<UrlRow>, bool)> {
+        let request = Request::Urls { generation, ranges: ranges.clone(), asked: query.into(), limit };
+        let call = self.ask(&request)?;
+        let mut rows = Vec::new();
+        let mut head: Option<UrlsHead> = None;
+        while let Some(item) = call.receive(Some(self.inner.answer)).await? {
+            let Some(UrlsHead { bytes, .. }) = head else {
+                head = Some(message::decode(&item.payload).map_err(|e| self.broken(e))?);
+                continue;
+            };
+            rows.extend_from_slice(&item.payload);
+            if rows.len() as u64 > bytes {
+                return Err(self.broken("more rows than were announced"));
+            }
+        }
+        match head {
+            Some(head) if head.bytes == rows.len() as u64 => {
+                let rows = decode_rows(&rows).map_err(|e| self.broken(e))?;
+                Ok((rows, head.more))
+            }
+            _ => Err(self.broken("rows that end early")),
+        }
+    }
+
+    /// How many pages of some ranges have a SURT key from `start` on below `end`, and whether that is exact.
+    ///
+    /// # Errors
+    /// When there is no answer.
+    pub async fn url_count(
+        &self,
+        generation: u64,
+        ranges: &RangeSet,
+        start: &str,
+        end: Option<&str>,
+    ) -> Result<(u64, bool)> {
+        let (start, end) = (start.to_owned(), end.map(str::to_owned));
+        let request = Request::UrlCount { generation, ranges: ranges.clone(), start, end };
+        self.message(&request, self.inner.answer).await
+    }
+
+    /// SURT keys at which the parts `wanted` of the node's own rows begin, of so many equal ones.
+    ///
+    /// # Errors
+    /// When there is no answer.
+    pub async fn url_cuts(
+        &self,
+        generation: u64,
+        start: &str,
+        end: Option<&str>,
+        parts: u32,
+        wanted: std::ops::Range<u32>,
+    ) -> Result<Vec<String>> {
+        let (start, end) = (start.to_owned(), end.map(str::to_owned));
+        let wanted = (wanted.start, wanted.end);
+        self.message(&Request::UrlCuts { generation, start, end, parts, wanted }, self.inner.answer).await
     }
 
     /// Opens a control call.

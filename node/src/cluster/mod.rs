@@ -28,6 +28,7 @@ mod plans;
 mod progress;
 mod share;
 mod stream;
+mod urls;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -41,6 +42,7 @@ pub use self::cursor::{How, StreamCursor};
 pub use self::importance::PublishImportance;
 pub use self::lookup::Found;
 pub use self::stream::ClusterStream;
+pub use self::urls::{UrlCount, UrlReader};
 
 use self::connections::Connections;
 use self::near::Near;

@@ -95,6 +95,12 @@ impl Epochs {
         self.stores.read().open.1.clone()
     }
 
+    /// The number of the open epoch, and what is committed of it.
+    pub(super) fn open_now(&self) -> Epoch {
+        let stores = self.stores.read();
+        (stores.open.0, stores.open.1.snapshot())
+    }
+
     /// The epochs there are.
     pub(super) fn numbers(&self) -> Vec<u64> {
         self.stores.read().all.keys().copied().collect()

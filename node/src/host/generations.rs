@@ -14,6 +14,7 @@ use super::file::NodeFile;
 use super::live::Base;
 use super::runs::Runs;
 use super::tombstones::Tombstones;
+use super::urls::UrlIndexes;
 use crate::cycle::{RangeMap, RangeSet, ReadDurable};
 use crate::error::Result;
 use crate::wire::message::{Code, Fault};
@@ -36,6 +37,8 @@ pub(super) struct Generations {
     pub(super) store: Arc<dyn PageStore>,
     pub(super) dir: PathBuf,
     pub(super) map: RangeMap,
+    /// Their URL indexes.
+    pub(super) urls: Arc<UrlIndexes>,
     served: RwLock<BTreeMap<u64, Served>>,
 }
 
@@ -50,6 +53,7 @@ impl Generations {
         options: &Options,
         file: &mut NodeFile,
     ) -> Result<Generations> {
+        let urls = UrlIndexes::open(dir, key)?;
         let dir = dir.join("pages");
         let store = open_or_create(&dir, key, organization, options)?;
         if file.numbers.is_empty() {
@@ -65,7 +69,8 @@ impl Generations {
                 Runs::remove(&dir, number)?;
             }
         }
-        let generations = Generations { store, dir, map, served: RwLock::default() };
+        urls.retain(&file.numbers.values().copied().collect::<Vec<_>>())?;
+        let generations = Generations { store, dir, map, urls, served: RwLock::default() };
         generations.serve(file)?;
         Ok(generations)
     }
@@ -86,6 +91,7 @@ impl Generations {
                         Arc::new(Runs::read(&self.dir, number)?),
                     ),
                 };
+                self.urls.load(number, &snapshot);
                 served.insert(generation, Served { snapshot, ranges, number, runs, tombstones });
             }
         }
@@ -125,7 +131,8 @@ impl Generations {
         match lacks(&newest.ranges) {
             Some(range) => Err(range),
             None => {
-                Ok(Some(Base { snapshot: newest.snapshot.clone(), tombstones: newest.tombstones.clone() }))
+                let (snapshot, number) = (newest.snapshot.clone(), newest.number);
+                Ok(Some(Base { snapshot, number, tombstones: newest.tombstones.clone() }))
             }
         }
     }

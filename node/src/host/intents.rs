@@ -11,7 +11,7 @@ use super::epochs::Epochs;
 use super::file::NodeFile;
 use super::generations::Generations;
 use super::peers::Peers;
-use super::pull::{Failed, Puller};
+use super::pull::{Failed, Pulled, Puller};
 use super::runs::Runs;
 use super::tombstones::Tombstones;
 use crate::cycle::message::Ticket;
@@ -25,8 +25,8 @@ pub(super) struct Disk {
     pub(super) update: Option<Arc<Epochs>>,
     pub(super) read: Option<Arc<Generations>>,
     pub(super) peers: Arc<Peers>,
-    /// What the last list of a pull found, and the tombstones and runs of the state that was pulled.
-    job: Mutex<(u64, Tombstones, Runs)>,
+    /// What the last list of a pull found, and what belongs to the state that was pulled.
+    job: Mutex<(u64, Pulled)>,
     /// Held while what the store keeps and what the file names may differ.
     keeping: Mutex<()>,
     /// The cycle that the running job belongs to.
@@ -91,9 +91,8 @@ impl Disk {
                     Err(e) => Err(Failed::from(e)),
                 };
                 match pulled {
-                    Ok((tombstones, runs)) => {
-                        let mut job = self.job.lock();
-                        (job.1, job.2) = (tombstones, runs);
+                    Ok(pulled) => {
+                        self.job.lock().1 = pulled;
                         Done::Ok
                     }
                     Err(failed) => failed.into(),
@@ -130,7 +129,8 @@ impl Disk {
             runs.extend(Vec::new(), &base_ranges, &RangeSet::new());
         }
         let peers = self.peers.clone();
-        Ok(Puller { generations, peers, pull, base_ranges, tombstones, runs, cancelled })
+        let base_number = number.filter(|_| pull.base != 0);
+        Ok(Puller { generations, peers, pull, base_ranges, tombstones, runs, base_number, cancelled })
     }
 
     fn reading(&self) -> Result<&Arc<Generations>> {
@@ -234,9 +234,12 @@ impl Disk {
         let number = self.file.lock().next_number;
         // Never the same number again, also if what follows fails.
         self.note(|file| file.next_number = number + 1)?;
-        let (_, tombstones, runs) = std::mem::take(&mut *self.job.lock());
+        let (_, Pulled { tombstones, runs, urls }) = std::mem::take(&mut *self.job.lock());
         tombstones.write(&generations.dir, number)?;
         runs.write(&generations.dir, number)?;
+        if let Some(urls) = urls {
+            generations.urls.save(number, urls)?;
+        }
         generations.store.keep_generation(number)?;
         self.note(|file| {
             file.numbers.insert(generation, number);
@@ -273,6 +276,6 @@ impl Disk {
                 Runs::remove(&generations.dir, number)?;
             }
         }
-        Ok(())
+        generations.urls.retain(&named)
     }
 }

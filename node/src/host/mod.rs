@@ -5,6 +5,7 @@
 //!   epoch-N/       update side: a store per epoch (epochs.rs)
 //!   pages/         read side: one store with its generations (generations.rs, tombstones.rs, runs.rs)
 //!   importance-V   read side: how important its pages are (../importance.rs)
+//!   urls/          the URL indexes of the generations (urls.rs)
 //! ```
 //!
 //! With incremental update readers see the one laid over the other (live/).
@@ -25,6 +26,7 @@ mod repair;
 mod runs;
 mod scrub;
 mod tombstones;
+mod urls;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -182,7 +184,17 @@ impl Host {
             Node::start(now_ms(), durable, cycle::Settings { heartbeat_ms, update: repository.update });
         let machine = Arc::new(Mutex::new(machine));
         let (repairs, met) = Repairs::new(file.id, repository.map, update.clone(), read.clone());
+        let live_urls = match update.clone().filter(|_| repository.update == Update::Incremental) {
+            Some(epochs) => {
+                let dir = dir.clone();
+                let opening =
+                    tokio::task::spawn_blocking(move || live::LiveUrls::open(&dir, key, &epochs.snapshots()));
+                Some(opening.await.map_err(|e| NodeError::Foreign { what: e.to_string() })??)
+            }
+            None => None,
+        };
         let pages = Arc::new(NodePages {
+            live_urls,
             repairs: repairs.clone(),
             key,
             map: repository.map,
@@ -256,6 +268,9 @@ impl Host {
         self.repairing.abort();
         let disk = self.disk.clone();
         let closed = tokio::task::spawn_blocking(move || {
+            if let Some(read) = &disk.read {
+                read.urls.join();
+            }
             // The read side needs no closing: what it serves is kept generations, whose segments are sealed.
             disk.update.as_ref().map_or(Ok(()), |epochs| epochs.close()).is_ok()
         });
@@ -265,6 +280,9 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
+        if let Some(read) = &self.disk.read {
+            read.urls.stop();
+        }
         self.running.abort();
         self.repairing.abort();
     }

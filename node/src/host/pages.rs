@@ -4,11 +4,12 @@
 //! A request names a generation, [`LIVE`], or, with the bit [`EPOCH`], an epoch. Generation 0 is the empty one that a repository
 //! begins with; there is no "current" generation here: who reads many pages of many nodes must say which.
 
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock};
+use webbase_storage::urls::{UrlQuery, UrlRow, Urls};
 use webbase_storage::{
     Added, Compacted, Dictionary, Due, Listed, Organization, Page, PageId, PageKey, PageStore, PageStream,
     Record, RepositoryKey, Snapshot, Stats, StreamSpec, Trust, Verified, Version,
@@ -16,19 +17,22 @@ use webbase_storage::{
 
 use super::epochs::{EPOCH, Epochs};
 use super::generations::{Generations, Served, not_here};
-use super::live::Overlay;
+use super::live::{LiveUrls, Overlay};
 use super::repair::{Met, Repairs};
 use super::runs::Placed;
 use super::tombstones::Tombstones;
+use super::urls::UrlLayer;
 use crate::cycle::{self, AddRefusal, Node, RangeMap, lowest_stamp};
 use crate::importance::Importances;
 use crate::plan::{LIVE, Update};
 use crate::server::{Answer, NotAdded, Pages, Places};
-use crate::wire::message::{Code, Entry, Fault};
+use crate::wire::message::{Code, Entry, Fault, URL_ROWS_BYTES};
 use crate::wire::ranges::RangeSet;
 
 /// Rows of a list that are made at once.
 const LIST_ROWS: usize = 64 << 10;
+/// Rows of the URL index that are counted one by one.
+const COUNTED_ROWS: u64 = 50_000;
 
 /// The pages of a node.
 pub(super) struct NodePages {
@@ -40,6 +44,8 @@ pub(super) struct NodePages {
     pub(super) repairs: Arc<Repairs>,
     pub(super) mode: Update,
     pub(super) organization: Organization,
+    /// The URL index of the epochs, with incremental update.
+    pub(super) live_urls: Option<LiveUrls>,
     /// The ranges whose live pages are served, as the machine has them.
     pub(super) live: RwLock<cycle::RangeSet>,
     pub(super) importances: Option<Arc<Importances>>,
@@ -221,11 +227,88 @@ impl NodePages {
         })
     }
 
+    /// The index of live pages, if these are asked for: that of the epochs, and that of the generation below.
+    fn live_layer(&self, generation: u64, ranges: Option<&RangeSet>) -> Answer<Option<LiveLayer<'_>>> {
+        let Some(live) = self.live_urls.as_ref().filter(|_| generation == LIVE) else { return Ok(None) };
+        let overlay = self.overlay_of(ranges)?;
+        let base = match &overlay.base {
+            Some(base) => Some(self.generations()?.urls.get(base.number, &base.snapshot)?),
+            None => None,
+        };
+        Ok(Some((live, overlay, base)))
+    }
+
+    /// As `url_told`, of live pages.
+    fn live_told<T>(&self, overlay: &Overlay, answer: webbase_storage::Result<T>) -> Answer<T> {
+        match &overlay.base {
+            Some(base) => self.generations()?.urls.told(base.number, &base.snapshot, answer),
+            None => Ok(answer?),
+        }
+    }
+
+    /// The URL index of what there is to read under this name; `ranges`, if any, must be there.
+    fn url_layer(&self, generation: u64, ranges: Option<&RangeSet>) -> Answer<Option<UrlLayer>> {
+        self.snapshot(generation, ranges)?;
+        if generation == 0 {
+            return Ok(None);
+        }
+        if generation & EPOCH != 0 {
+            return Err(Fault::new(Code::BadRequest, "an epoch has no URL index"));
+        }
+        let read = self.generations()?;
+        let Served { number, snapshot, .. } = read.get(generation)?;
+        let urls = read.urls.get(number, &snapshot)?;
+        Ok(Some(UrlLayer { generation, number, snapshot, urls }))
+    }
+
+    /// What the URL index answered; damage has it made anew.
+    fn url_told<T>(&self, layer: &UrlLayer, answer: webbase_storage::Result<T>) -> Answer<T> {
+        self.generations()?.urls.told(layer.number, &layer.snapshot, answer)
+    }
+
+    /// Which rows are of these ranges.
+    fn wanted_rows<'a>(&self, ranges: &'a RangeSet) -> Answer<impl Fn(&UrlRow) -> bool + 'a> {
+        let (wanted, map) = (self.wanted(ranges)?, self.map);
+        Ok(move |row: &UrlRow| {
+            let key = PageKey { id: PageId(u64::from(row.id_high) << 48), tie: 0 };
+            wanted(
+                map.range_of(key, Version { fetched_at_ms: row.fetched_at_ms, epoch: row.epoch, digest: 0 }),
+            )
+        })
+    }
+
+    /// Keeps the rows of pages that were staged, until they are committed. A disk that fails drops what was staged.
+    fn stage_rows(
+        &self,
+        added: std::result::Result<Added, NotAdded>,
+        rows: impl FnOnce() -> Vec<(PageKey, UrlRow)>,
+    ) -> std::result::Result<Added, NotAdded> {
+        match (&self.live_urls, &added) {
+            (Some(live), Ok(_)) => live.stage(rows().into_iter()),
+            (Some(live), Err(NotAdded::Disk(_))) => drop(live.take_staged()),
+            _ => {}
+        }
+        added
+    }
+
+    /// Shows the rows of pages that were committed.
+    fn show_rows(&self, epochs: &Epochs, rows: Vec<(PageKey, UrlRow)>) {
+        let Some(live) = self.live_urls.as_ref().filter(|_| !rows.is_empty()) else { return };
+        let (epoch, snapshot) = epochs.open_now();
+        if let Err(e) = live.publish(epoch, rows, &*snapshot) {
+            tracing::error!("rows of new pages are missing in the URL index until the next cycle: {e}");
+        }
+        live.retain(&epochs.numbers());
+    }
+
     fn stores(&self) -> Vec<Arc<dyn PageStore>> {
         let update = self.update.as_ref().map(|epochs| epochs.newest());
         update.into_iter().chain(self.read.as_ref().map(|read| read.store.clone())).collect()
     }
 }
+
+/// What the index of live pages is made of: that of the epochs, and that of the generation below.
+type LiveLayer<'a> = (&'a LiveUrls, Overlay, Option<Urls>);
 
 /// All keys.
 pub(super) const ALL_KEYS: RangeInclusive<PageKey> =
@@ -469,16 +552,34 @@ impl Pages for NodePages {
     }
 
     fn add(&self, pages: &[Page<'_>]) -> std::result::Result<Added, NotAdded> {
-        self.stage(pages.iter().map(|page| page.epoch), |store| store.add(pages))
+        let added = self.stage(pages.iter().map(|page| page.epoch), |store| store.add(pages));
+        self.stage_rows(added, || {
+            let row = |page: &Page<'_>| {
+                let key = self.key.page_key(page.url).ok()?;
+                Some((key, UrlRow::of_page(page, key).ok()?))
+            };
+            pages.iter().filter_map(row).collect()
+        })
     }
 
     fn add_records(&self, records: &[Record]) -> std::result::Result<Added, NotAdded> {
-        self.stage(records.iter().map(|record| record.get().epoch()), |store| store.add_records(records))
+        let stamps = records.iter().map(|record| record.get().epoch());
+        let added = self.stage(stamps, |store| store.add_records(records));
+        self.stage_rows(added, || {
+            let row = |record: &Record| Some((record.get().key(), UrlRow::of(&record.get()).ok()?));
+            records.iter().filter_map(row).collect()
+        })
     }
 
     fn commit(&self) -> webbase_storage::Result<()> {
         match &self.update {
-            Some(epochs) => epochs.with_open(|store, _| store.commit()),
+            Some(epochs) => {
+                // What is staged from here on may be committed too; its rows show with the next commit, which is its own.
+                let rows = self.live_urls.as_ref().map_or_else(Vec::new, LiveUrls::take_staged);
+                epochs.with_open(|store, _| store.commit())?;
+                self.show_rows(epochs, rows);
+                Ok(())
+            }
             None => Ok(()),
         }
     }
@@ -512,6 +613,106 @@ impl Pages for NodePages {
             due.extend(listed.filter(|_| !newer).map(|l| (page, l.version)));
         }
         Ok(due)
+    }
+
+    fn urls(
+        &self,
+        generation: u64,
+        ranges: &RangeSet,
+        query: &UrlQuery,
+        limit: usize,
+    ) -> Answer<(Vec<UrlRow>, bool)> {
+        if let Some((live, overlay, base)) = self.live_layer(generation, Some(ranges))? {
+            let found = live.rows(&overlay, base.as_ref(), query, limit, self.wanted_rows(ranges)?);
+            return self.live_told(&overlay, found);
+        }
+        let Some(layer) = self.url_layer(generation, Some(ranges))? else { return Ok((Vec::new(), false)) };
+        let wanted = self.wanted_rows(ranges)?;
+        let (mut found, mut bytes) = (Vec::new(), 0);
+        let read = || -> webbase_storage::Result<(Vec<UrlRow>, bool)> {
+            for row in layer.rows(query)? {
+                let row = row?;
+                if wanted(&row) {
+                    if found.len() == limit || bytes > URL_ROWS_BYTES {
+                        return Ok((found, true));
+                    }
+                    bytes += row.url.len() + row.surt.len() + 64;
+                    found.push(row);
+                }
+            }
+            Ok((found, false))
+        };
+        let answer = read();
+        self.url_told(&layer, answer)
+    }
+
+    fn url_count(
+        &self,
+        generation: u64,
+        ranges: &RangeSet,
+        start: &str,
+        end: Option<&str>,
+    ) -> Answer<(u64, bool)> {
+        if let Some((live, overlay, base)) = self.live_layer(generation, Some(ranges))? {
+            let more = live.more_than(&overlay, base.as_ref(), start, end, self.wanted_rows(ranges)?);
+            let more = self.live_told(&overlay, more)?;
+            let Some(newest) = self.generations()?.numbers().last().copied() else { return Ok((more, true)) };
+            let (count, is_exact) = self.url_count(newest, ranges, start, end)?;
+            return Ok((count + more, is_exact));
+        }
+        let Some(layer) = self.url_layer(generation, Some(ranges))? else { return Ok((0, true)) };
+        let is_asked = self.wanted(ranges)?;
+        let here = self.generations()?.get(layer.generation).map(|served| served.ranges).unwrap_or_default();
+        let asked = here.iter().filter(|range| is_asked(*range)).count() as u64;
+        let all = self.url_told(&layer, layer.count(start, end))?;
+        if asked == here.iter().count() as u64 {
+            return Ok((all, true));
+        }
+        // The node has more than it is asked for. Few rows are counted one by one; of many an equal share is.
+        if all > COUNTED_ROWS {
+            return Ok((all * asked / (here.iter().count() as u64).max(1), false));
+        }
+        let wanted = self.wanted_rows(ranges)?;
+        let query = UrlQuery { start: start.into(), end: end.map(str::to_owned), ..UrlQuery::default() };
+        let count = || {
+            let mut count = 0;
+            for row in layer.rows(&query)? {
+                count += u64::from(wanted(&row?));
+            }
+            Ok(count)
+        };
+        Ok((self.url_told(&layer, count())?, true))
+    }
+
+    fn url_cuts(
+        &self,
+        generation: u64,
+        start: &str,
+        end: Option<&str>,
+        parts: u32,
+        wanted: Range<u32>,
+    ) -> Answer<Vec<String>> {
+        // What is not folded yet is little: the generation says where the cuts are.
+        let generation = match generation {
+            LIVE => self.generations()?.numbers().last().copied().unwrap_or(0),
+            generation => generation,
+        };
+        let Some(layer) = self.url_layer(generation, None)? else { return Ok(Vec::new()) };
+        let cuts = || {
+            let count = layer.urls.count(start, end)?;
+            let mut cuts = Vec::new();
+            for part in wanted {
+                let skip = u128::from(count) * u128::from(part) / u128::from(parts.max(1));
+                match layer.urls.skip(start, end, skip as u64)?.next().transpose()? {
+                    Some(row) if part > 0 => cuts.push(row.surt),
+                    _ if part == 0 => cuts.push(start.to_owned()),
+                    _ => break,
+                }
+            }
+            Ok(cuts)
+        };
+        let answer = cuts();
+        self.url_told(&layer, answer)
     }
 
     fn stats(&self) -> Stats {
@@ -557,6 +758,7 @@ impl Pages for NodePages {
             all.checked_bytes += found.checked_bytes;
             all.damage.extend(found.damage);
         }
+        all.damage.extend(self.read.as_ref().map_or_else(Vec::new, |read| read.urls.verify()));
         Ok(all)
     }
 }

@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::mpsc;
+use webbase_storage::urls::Urls;
 use webbase_storage::{PageId, PageKey, PageStore, Record, Seen, Version};
 
 use super::epochs::EPOCH;
@@ -27,6 +28,7 @@ use super::pages;
 use super::peers::Peers;
 use super::runs::{Run, Runs, end_of};
 use super::tombstones::Tombstones;
+use super::urls::UrlChanges;
 use crate::cycle::message::{Changes, EpochSource, NodeId};
 use crate::cycle::{Done, Pull, PullMode, RangeSet};
 use crate::error::NodeError;
@@ -112,6 +114,14 @@ struct Group {
     keys: RangeInclusive<PageKey>,
 }
 
+/// What belongs to a state that was pulled.
+#[derive(Default)]
+pub(super) struct Pulled {
+    pub(super) tombstones: Tombstones,
+    pub(super) runs: Runs,
+    pub(super) urls: Option<Urls>,
+}
+
 /// A pull under way.
 pub(super) struct Puller {
     pub(super) generations: Arc<Generations>,
@@ -122,6 +132,8 @@ pub(super) struct Puller {
     pub(super) tombstones: Tombstones,
     /// Those of the base.
     pub(super) runs: Runs,
+    /// The number under which the store keeps the base; none for the empty generation.
+    pub(super) base_number: Option<u64>,
     pub(super) cancelled: Arc<AtomicBool>,
 }
 
@@ -138,11 +150,11 @@ impl Puller {
         Ok((pages, bytes))
     }
 
-    /// Fetches and applies everything, and commits the store. Returns the tombstones and the runs of the new state.
-    pub(super) async fn run(mut self, pages: u64, cycle: u64) -> Result<(Tombstones, Runs), Failed> {
+    /// Fetches and applies everything, and commits the store. Returns what belongs to the new state.
+    pub(super) async fn run(mut self, pages: u64, cycle: u64) -> Result<Pulled, Failed> {
         let (sender, receiver) = mpsc::channel::<Step>(WINDOWS);
-        let store = self.generations.store.clone();
-        let applying = tokio::task::spawn_blocking(move || apply(&*store, receiver));
+        let (store, urls) = (self.generations.store.clone(), self.generations.urls.changes());
+        let applying = tokio::task::spawn_blocking(move || apply(&*store, receiver, urls));
         let fetched = self.fetch_all(&sender, pages).await;
         let complete = fetched.is_ok();
         if complete {
@@ -152,8 +164,10 @@ impl Puller {
         let applied = applying.await.map_err(|e| Failed::Disk(e.to_string()))?;
         let (alone, shared) = fetched?;
         let mut runs = std::mem::take(&mut self.runs);
-        runs.extend(applied?, &alone, &shared);
-        Ok((self.finish(cycle).await?, runs))
+        let (appended, urls) = applied?;
+        runs.extend(appended, &alone, &shared);
+        let (tombstones, urls) = self.finish(cycle, urls).await?;
+        Ok(Pulled { tombstones, runs, urls: self.index(urls).await })
     }
 
     /// Returns the ranges whose pages lie here in an order of their own from now on, and those where they do not any more.
@@ -421,7 +435,7 @@ impl Puller {
     }
 
     /// What is left after all pages are there: removals, new deadlines, ranges that are not this node's any more.
-    async fn finish(&mut self, cycle: u64) -> Result<Tombstones, Failed> {
+    async fn finish(&mut self, cycle: u64, mut urls: UrlChanges) -> Result<(Tombstones, UrlChanges), Failed> {
         let map = self.generations.map;
         let ranges = self.pull.ranges.clone();
         let mut tombstones = std::mem::take(&mut self.tombstones);
@@ -452,7 +466,7 @@ impl Puller {
         }
         let generations = self.generations.clone();
         let outside = self.base_ranges.minus(&ranges);
-        let work = move || -> webbase_storage::Result<()> {
+        let work = move || -> webbase_storage::Result<UrlChanges> {
             let store = &generations.store;
             let snapshot = store.snapshot();
             let mut gone = Vec::new();
@@ -481,6 +495,7 @@ impl Puller {
                 }
                 changes.seen = here;
             }
+            urls.remove(&*snapshot, &gone)?;
             store.delete(&gone)?;
             let seen = |s: &crate::cycle::message::SeenAgain| Seen {
                 key: s.key,
@@ -488,10 +503,19 @@ impl Puller {
                 lifetime_s: s.lifetime_s,
             };
             store.seen(&changes.seen.iter().map(seen).collect::<Vec<_>>())?;
-            store.commit()
+            store.commit()?;
+            Ok(urls)
         };
-        tokio::task::spawn_blocking(work).await.map_err(|e| Failed::Disk(e.to_string()))??;
-        Ok(tombstones)
+        let urls = tokio::task::spawn_blocking(work).await.map_err(|e| Failed::Disk(e.to_string()))??;
+        Ok((tombstones, urls))
+    }
+
+    /// The URL index of the new state, if it can be made now.
+    async fn index(&self, changes: UrlChanges) -> Option<Urls> {
+        let generations = self.generations.clone();
+        let (base, is_exact) = (self.base_number, matches!(self.pull.mode, PullMode::Exact { .. }));
+        let work = move || generations.urls.next(base, changes, is_exact, &*generations.store);
+        tokio::task::spawn_blocking(work).await.ok().flatten()
     }
 }
 
@@ -538,7 +562,11 @@ enum Step {
 }
 
 /// Takes pages into the store as they come, in order; commits when all are there. Returns the runs that they are, of a log.
-fn apply(store: &dyn PageStore, mut steps: mpsc::Receiver<Step>) -> Result<Vec<Run>, Failed> {
+fn apply(
+    store: &dyn PageStore,
+    mut steps: mpsc::Receiver<Step>,
+    mut urls: UrlChanges,
+) -> Result<(Vec<Run>, UrlChanges), Failed> {
     let mut runs: Vec<Run> = Vec::new();
     // A log knows its end when everything is committed.
     let end_last = |runs: &mut Vec<Run>| -> Result<Option<u64>, Failed> {
@@ -557,20 +585,22 @@ fn apply(store: &dyn PageStore, mut steps: mpsc::Receiver<Step>) -> Result<Vec<R
                 }
             }
             Step::Merge(records) => {
+                urls.add(&records)?;
                 store.merge(&mut records.into_iter().map(Ok))?;
             }
             Step::Delete(keys) => {
+                urls.remove(&*store.snapshot(), &keys)?;
                 store.delete(&keys)?;
                 // A page that goes and comes again in another version: going first.
                 store.commit()?;
             }
             Step::Finish => {
                 end_last(&mut runs)?;
-                return Ok(runs);
+                return Ok((runs, urls));
             }
         }
     }
-    Ok(runs)
+    Ok((runs, urls))
 }
 
 #[cfg(test)]

@@ -1,9 +1,10 @@
 //! What a server serves: the pages behind the requests, whoever keeps them.
 
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use webbase_storage::urls::{UrlQuery, UrlRow};
 use webbase_storage::{
     Added, Compacted, Dictionary, Due, Page, PageId, PageKey, PageStore, PageStream, Record, RepositoryKey,
     Snapshot, Stats, StorageError, StreamSpec, Trust, Verified, Version,
@@ -236,6 +237,52 @@ pub trait Pages: Send + Sync + 'static {
     fn due(&self, generation: u64, now_ms: u64, limit: usize) -> Answer<Vec<(Due, Version)>> {
         let _ = (generation, now_ms, limit);
         Err(Fault::new(Code::BadRequest, "pages have no lifetimes here"))
+    }
+
+    /// Rows of the URL index of some ranges, at most `limit`, and whether more are there.
+    ///
+    /// # Errors
+    /// When there is no index, it is damaged, or not all pages of the ranges are here.
+    fn urls(
+        &self,
+        generation: u64,
+        ranges: &RangeSet,
+        query: &UrlQuery,
+        limit: usize,
+    ) -> Answer<(Vec<UrlRow>, bool)> {
+        let _ = (generation, ranges, query, limit);
+        Err(Fault::new(Code::BadRequest, "there is no URL index here"))
+    }
+
+    /// How many pages of some ranges have a SURT key from `start` on below `end`, and whether that is exact.
+    ///
+    /// # Errors
+    /// As [`Pages::urls`].
+    fn url_count(
+        &self,
+        generation: u64,
+        ranges: &RangeSet,
+        start: &str,
+        end: Option<&str>,
+    ) -> Answer<(u64, bool)> {
+        let _ = (generation, ranges, start, end);
+        Err(Fault::new(Code::BadRequest, "there is no URL index here"))
+    }
+
+    /// SURT keys at which the parts `wanted` begin, of so many equal ones.
+    ///
+    /// # Errors
+    /// As [`Pages::urls`].
+    fn url_cuts(
+        &self,
+        generation: u64,
+        start: &str,
+        end: Option<&str>,
+        parts: u32,
+        wanted: Range<u32>,
+    ) -> Answer<Vec<String>> {
+        let _ = (generation, start, end, parts, wanted);
+        Err(Fault::new(Code::BadRequest, "there is no URL index here"))
     }
 
     /// The store in figures.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
+use webbase_storage::urls::encode_rows;
 use webbase_storage::{Access, Cursor, Order, PageId, PageKey, Record, StreamSpec, Trust};
 
 use super::pages::{Answer, Pages};
@@ -18,11 +19,14 @@ use crate::wire::driver::Accept;
 use crate::wire::frame::{DATA_BYTES, DICTIONARY, END};
 use crate::wire::message::{
     self, Code, DAMAGE_MAX, DUE_MAX, DueEntry, ENTRY_BYTES, Fault, Figures, KEYS_MAX, Key, Missing, Request,
-    SelectFrom, StreamOrder, URL_BYTES_MAX, VerifyAnswer,
+    SelectFrom, StreamOrder, URL_BYTES_MAX, URL_CUTS_MAX, URL_PARTS_MAX, URL_ROWS_MAX, UrlsHead, VerifyAnswer,
 };
 use crate::wire::mux::{Call, Mux};
 use crate::wire::ranges::RangeSet;
 use crate::wire::rotation::PREFIX;
+
+/// Bytes of a SURT key in a request, at most: keys may be three times as long as their URLs.
+const SURT_BYTES_MAX: usize = 3 * URL_BYTES_MAX;
 
 /// Why a call ends early.
 pub(super) enum Stop {
@@ -293,6 +297,36 @@ async fn serve(
             let work = move || p.list_between(generation, from.into()..=through.into(), &ranges);
             let entries = inner.workers.run(Lane::Long, work).done().await??;
             send_rows(call, &entries, ENTRY_BYTES, |entry, out| entry.write(out)).await
+        }
+        Request::Urls { generation, ranges, asked, limit } => {
+            check_ranges(&ranges)?;
+            bound("bytes of a SURT key", asked.longest(), SURT_BYTES_MAX)?;
+            let limit = (limit as usize).min(URL_ROWS_MAX);
+            let work = move || {
+                let (rows, more) = p.urls(generation, &ranges, &asked.into(), limit)?;
+                Ok::<_, Fault>((encode_rows(&rows)?, more))
+            };
+            let (rows, more) = inner.workers.run(Lane::Short, work).done().await??;
+            let head = UrlsHead { bytes: rows.len() as u64, more };
+            call.send(0, message::encode(&head).into()).await?;
+            for some in rows.chunks(DATA_BYTES) {
+                call.send(0, Bytes::copy_from_slice(some)).await?;
+            }
+            call.end();
+            Ok(())
+        }
+        Request::UrlCount { generation, ranges, start, end } => {
+            check_ranges(&ranges)?;
+            let work = move || p.url_count(generation, &ranges, &start, end.as_deref());
+            let counted = inner.workers.run(Lane::Short, work).done().await??;
+            finish(call, &counted).await
+        }
+        Request::UrlCuts { generation, start, end, parts, wanted: (first, last) } => {
+            bound("parts of an index", parts as usize, URL_PARTS_MAX as usize)?;
+            bound("cuts in an answer", last.saturating_sub(first) as usize, URL_CUTS_MAX as usize)?;
+            let work = move || p.url_cuts(generation, &start, end.as_deref(), parts, first..last);
+            let cuts = inner.workers.run(Lane::Long, work).done().await??;
+            finish(call, &cuts).await
         }
         Request::Ping | Request::Control { .. } => {
             call.end();

@@ -5,6 +5,7 @@ use std::fmt;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use webbase_storage::urls::{UrlPlace, UrlQuery};
 use webbase_storage::{Cursor, Damage, Organization, PageId, PageKey, Stats, StorageError, Version};
 
 use super::ranges::RangeSet;
@@ -286,6 +287,41 @@ pub enum Request {
     },
     /// Which versions of the importance of pages there are.
     ImportanceVersions,
+    /// Rows of the URL index, in its order. A node that does not have all pages of the ranges says so.
+    Urls {
+        /// The generation to read.
+        generation: u64,
+        /// Which pages.
+        ranges: RangeSet,
+        /// Which of their rows.
+        asked: UrlsAsked,
+        /// At most so many, and never more than [`URL_ROWS_MAX`].
+        limit: u32,
+    },
+    /// How many pages of the URL index are between two SURT keys.
+    UrlCount {
+        /// The generation to read.
+        generation: u64,
+        /// Which pages.
+        ranges: RangeSet,
+        /// From this key on.
+        start: String,
+        /// Below this one.
+        end: Option<String>,
+    },
+    /// SURT keys that cut the node's own rows between two keys into equal parts.
+    UrlCuts {
+        /// The generation to read.
+        generation: u64,
+        /// From this key on.
+        start: String,
+        /// Below this one.
+        end: Option<String>,
+        /// How many parts, at most [`URL_PARTS_MAX`].
+        parts: u32,
+        /// Where these parts begin.
+        wanted: (u32, u32),
+    },
 }
 
 /// A place in an order, and a page's key: what was sent last.
@@ -316,6 +352,64 @@ pub struct OrderedHead {
     pub places: Vec<Vec<u8>>,
     /// Pages that are left out because they are damaged, and their places where those can be told.
     pub damaged: Vec<(Option<Vec<u8>>, Lost)>,
+}
+
+/// Rows in one answer, at most.
+pub const URL_ROWS_MAX: usize = 4096;
+/// Bytes of rows in one answer, about.
+pub const URL_ROWS_BYTES: usize = 2 << 20;
+/// Parts that rows are cut into, at most.
+pub const URL_PARTS_MAX: u32 = 1 << 20;
+/// Cuts in one answer, at most.
+pub const URL_CUTS_MAX: u32 = 1024;
+
+/// Which rows of the URL index are wanted.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct UrlsAsked {
+    /// SURT keys from this one on.
+    pub start: String,
+    /// SURT keys below this one.
+    pub end: Option<String>,
+    /// From the last to the first.
+    pub descending: bool,
+    /// Only rows behind this SURT key and page.
+    pub after: Option<(String, Key)>,
+}
+
+impl UrlsAsked {
+    /// Bytes of its longest text, which the server bounds.
+    pub fn longest(&self) -> usize {
+        let after = self.after.as_ref().map_or(0, |(surt, _)| surt.len());
+        self.start.len().max(self.end.as_ref().map_or(0, String::len)).max(after)
+    }
+}
+
+impl From<&UrlQuery> for UrlsAsked {
+    fn from(query: &UrlQuery) -> UrlsAsked {
+        let UrlQuery { start, end, descending, after } = query.clone();
+        UrlsAsked { start, end, descending, after: after.map(|a| (a.surt, a.key.into())) }
+    }
+}
+
+impl From<UrlsAsked> for UrlQuery {
+    fn from(asked: UrlsAsked) -> UrlQuery {
+        let UrlsAsked { start, end, descending, after } = asked;
+        UrlQuery {
+            start,
+            end,
+            descending,
+            after: after.map(|(surt, key)| UrlPlace { surt, key: key.into() }),
+        }
+    }
+}
+
+/// What precedes rows of the URL index, which follow as bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct UrlsHead {
+    /// Bytes that follow.
+    pub bytes: u64,
+    /// More rows are there.
+    pub more: bool,
 }
 
 /// Places in one request, at most.

@@ -137,6 +137,14 @@ impl Urls {
         Ok(rows)
     }
 
+    /// The row of a page, by its SURT key.
+    ///
+    /// # Errors
+    /// As [`Urls::query`].
+    pub fn find(&self, surt: &str, key: PageKey) -> Result<Option<UrlRow>> {
+        self.probe().find(surt, key)
+    }
+
     /// Reads everything, for damage.
     ///
     /// # Errors

@@ -13,12 +13,15 @@
 //! 4. Stored pages are strangers' words and are served in a sandbox (`page.rs`).
 
 mod body;
+mod cdx;
 mod coding;
 mod conditions;
 mod console;
+mod cors;
 mod guard;
 mod health;
 mod json_lines;
+mod memento;
 mod metrics;
 mod openapi;
 mod operation;
@@ -28,6 +31,7 @@ mod params;
 mod patient;
 mod problem;
 mod ranges;
+mod resource;
 mod security;
 mod selection;
 mod server;
@@ -35,6 +39,7 @@ mod status;
 mod stored;
 mod stream;
 mod warc_text;
+mod warcs;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -143,6 +148,8 @@ pub(crate) struct Gateway {
     imports: Arc<Semaphore>,
     /// Bodies that imports may refer to.
     originals: Originals,
+    /// `http` or `https`.
+    scheme: &'static str,
     /// The OpenAPI document.
     description: Bytes,
     /// Paths that may take long.
@@ -166,6 +173,7 @@ impl Gateway {
             streams: Arc::new(Semaphore::new(limits.streams_max)),
             imports: Arc::new(Semaphore::new(limits.imports_max)),
             originals: Originals::new(ORIGINALS_BYTES),
+            scheme: if settings.tls.is_some() { "https" } else { "http" },
             description: Bytes::from(format!("{:#}\n", openapi::describe(operations))),
             long: operations.iter().filter(|o| o.is_long).map(|o| o.path).collect(),
             paths: operations.iter().map(|o| o.path).collect(),
@@ -186,6 +194,10 @@ fn operations() -> Vec<Operation> {
         health::operations(),
         openapi::operations(),
         console::operations(),
+        cdx::operations(),
+        warcs::operations(),
+        resource::operations(),
+        memento::operations(),
     ];
     parts.into_iter().flatten().collect()
 }
@@ -208,7 +220,9 @@ fn router(cluster: Cluster, settings: &Settings) -> (Router, Arc<Gateway>) {
 
 async fn nothing_here(request: Request) -> Problem {
     let path: String = request.uri().path().chars().take(200).collect();
-    let text = format!("there is nothing at {path}; /openapi.json tells what there is");
+    let text = format!(
+        "there is nothing at {path}; /openapi.json tells what there is, and /web is the collection of all pages"
+    );
     Problem::new(StatusCode::NOT_FOUND, "no-route", text)
 }
 

@@ -33,7 +33,8 @@ async fn show(State(gateway): State<Arc<Gateway>>) -> Response {
 pub(super) fn describe(operations: &[Operation]) -> Value {
     let mut paths: Map<String, Value> = Map::new();
     for operation in operations {
-        let path = paths.entry(operation.path).or_insert_with(|| json!({}));
+        // What takes the rest of a path is a parameter like others to the document.
+        let path = paths.entry(operation.path.replace("{*", "{")).or_insert_with(|| json!({}));
         if let Value::Object(methods) = path {
             methods.insert(operation.method.to_owned(), one(operation));
         }
@@ -70,7 +71,7 @@ fn one(operation: &Operation) -> Value {
         .iter()
         .map(|p| {
             json!({
-                "name": p.name,
+                "name": p.name.trim_start_matches('*'),
                 "in": p.place,
                 "required": p.required,
                 "description": p.about,

@@ -130,7 +130,7 @@ async fn by_id(
     show(&gateway, record, generation, raw, request.headers()).await
 }
 
-fn absent(what: &str) -> Problem {
+pub(super) fn absent(what: &str) -> Problem {
     let what: String = what.chars().take(500).collect();
     Problem::new(StatusCode::NOT_FOUND, "no-page", format!("{what} is not in the repository"))
 }
@@ -197,7 +197,7 @@ fn shown(
     let page = record.get();
     if raw {
         let body = record.body(dictionaries)?;
-        let head = if head.is_empty() { made_head(record, body.len()) } else { head };
+        let head = if head.is_empty() { made_head(page.status(), page.mime(), body.len()) } else { head };
         let kind = HeaderValue::from_static("application/http; msgtype=response");
         return Ok(Shown { body: Pieces::new([head, body]), kind, coding: None, form: 'r' });
     }
@@ -244,11 +244,10 @@ fn uncoded(names: &str, body: &Bytes, headers: &HeaderMap) -> Option<Bytes> {
 }
 
 /// The head of a page that was added without one.
-fn made_head(record: &Record, body_len: usize) -> Bytes {
-    let page = record.get();
-    let status = StatusCode::from_u16(page.status()).unwrap_or(StatusCode::OK);
+pub(super) fn made_head(status: u16, mime: &str, body_len: usize) -> Bytes {
+    let status = StatusCode::from_u16(status).unwrap_or(StatusCode::OK);
     let reason = status.canonical_reason().unwrap_or_default();
-    let mime = safe_type(page.mime().as_bytes()).unwrap_or_else(octets);
+    let mime = safe_type(mime.as_bytes()).unwrap_or_else(octets);
     let mime = mime.to_str().unwrap_or_default();
     format!(
         "HTTP/1.1 {} {reason}\r\nContent-Type: {mime}\r\nContent-Length: {body_len}\r\n\r\n",
@@ -377,14 +376,14 @@ pub(super) fn partial(mut headers: HeaderMap, kind: HeaderValue, body: Pieces, w
     response
 }
 
-fn set(headers: &mut HeaderMap, name: HeaderName, value: &str) {
+pub(super) fn set(headers: &mut HeaderMap, name: HeaderName, value: &str) {
     if let Ok(value) = HeaderValue::from_str(value) {
         headers.insert(name, value);
     }
 }
 
 /// A URL as a header can have it: what is not visible ASCII is percent-encoded.
-fn visible(url: &str) -> String {
+pub(super) fn visible(url: &str) -> String {
     let mut out = String::with_capacity(url.len());
     for byte in url.bytes() {
         match byte {

@@ -14,6 +14,15 @@ pub(super) fn field<'a>(head: &'a [u8], name: &str) -> Option<&'a [u8]> {
     })
 }
 
+/// All fields of a stored head, as far as they are some.
+pub(super) fn fields(head: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
+    head.split(|byte| *byte == b'\n').skip(1).filter_map(|line| {
+        let at = line.iter().position(|byte| *byte == b':')?;
+        let (name, value) = line.split_at_checked(at)?;
+        Some((name, value.get(1..).unwrap_or_default().trim_ascii()))
+    })
+}
+
 /// As [`field`], if it is ASCII.
 pub(super) fn text<'a>(head: &'a [u8], name: &str) -> Option<&'a str> {
     field(head, name).and_then(|value| std::str::from_utf8(value).ok()).filter(|value| value.is_ascii())

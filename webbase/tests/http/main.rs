@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "a test may panic")]
 
 mod bad_input;
+mod cdx;
 mod conditional;
 mod pages;
 mod protected;

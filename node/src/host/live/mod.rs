@@ -11,6 +11,7 @@ mod keyed;
 mod log;
 #[cfg(test)]
 mod tests;
+mod urls;
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::RangeInclusive;
@@ -23,6 +24,7 @@ use webbase_storage::{
 
 use self::keyed::KeyOverlay;
 use self::log::LogOverlay;
+pub(super) use self::urls::LiveUrls;
 use super::tombstones::Tombstones;
 
 /// Rows of a list that are made at once.
@@ -32,6 +34,8 @@ const LIST_ROWS: usize = 64 << 10;
 #[derive(Clone)]
 pub(super) struct Base {
     pub(super) snapshot: Arc<dyn Snapshot>,
+    /// The number under which the store keeps it.
+    pub(super) number: u64,
     pub(super) tombstones: Arc<Tombstones>,
 }
 

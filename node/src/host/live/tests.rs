@@ -115,6 +115,7 @@ impl World {
     fn overlay(&self) -> Overlay {
         let base = (self.kept > 0).then(|| Base {
             snapshot: self.base.generation(self.kept).unwrap().unwrap(),
+            number: self.kept,
             tombstones: Arc::new(self.tombstones.clone()),
         });
         Overlay {

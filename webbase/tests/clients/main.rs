@@ -1,0 +1,11 @@
+//! The tools that people have, against a real repository: pywb replays pages straight from its endpoints in three configurations,
+//! cdx_toolkit asks the index, curl fetches ranges.
+//!
+//! `.ci/clients` installs them. Where one is missing, its test says so and passes; with `CI=true` it fails.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "a test may panic")]
+
+mod curl;
+mod replay;
+mod toolkit;
+mod tools;
