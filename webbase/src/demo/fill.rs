@@ -22,15 +22,7 @@ pub fn world() -> (World, u64) {
 ///
 /// # Errors
 /// When pages are not taken, or the cycle does not come to its end.
-pub async fn fill(cluster: Cluster) -> Result<()> {
-    let outcome = add(&cluster).await;
-    if let Err(e) = &outcome {
-        tracing::error!("the demo's pages are not all there: {e:#}");
-    }
-    outcome
-}
-
-async fn add(cluster: &Cluster) -> Result<()> {
+pub async fn fill(cluster: &Cluster) -> Result<()> {
     if cluster.status().await?.committed > 0 {
         return Ok(());
     }

@@ -6,12 +6,14 @@
 //! then, at moments that the seed fixes, so that whoever reads a page twice can be told what should have changed.
 
 mod fill;
+mod life;
 mod random;
 mod text;
 
 use webbase_storage::Page;
 
 pub use self::fill::{fill, world};
+pub use self::life::live;
 
 use self::random::Random;
 

@@ -7,8 +7,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use axum::Extension;
 use axum::body::Body;
-use axum::extract::State;
+use axum::extract::{RawQuery, State};
 use axum::response::Response;
 use axum::routing::get;
 use bytes::Bytes;
@@ -22,6 +23,7 @@ use webbase_node::{ClusterStream, NodeError, StreamCursor};
 
 use super::Gateway;
 use super::body::{CutOff, Sending, Sent};
+use super::clients::{Client, Peer};
 use super::json_lines;
 use super::operation::{Operation, query};
 use super::params::Params;
@@ -63,7 +65,12 @@ enum Format {
     Count,
 }
 
-async fn stream(State(gateway): State<Arc<Gateway>>, mut params: Params) -> Result<Response, Problem> {
+async fn stream(
+    State(gateway): State<Arc<Gateway>>,
+    peer: Option<Extension<Peer>>,
+    RawQuery(asked): RawQuery,
+    mut params: Params,
+) -> Result<Response, Problem> {
     let format = match params.take("format")?.as_deref() {
         None | Some("jsonl") => Format::Jsonl,
         Some("count") => Format::Count,
@@ -88,8 +95,9 @@ async fn stream(State(gateway): State<Arc<Gateway>>, mut params: Params) -> Resu
     if format == Format::Count {
         return count(pages).await;
     }
+    let client = gateway.clients.open(peer.map(|Extension(peer)| peer), &asked.unwrap_or_default());
     let (sender, receiver) = mpsc::channel(PIECES);
-    let writer = Writer::new(gateway.clone(), pages, sender);
+    let writer = Writer::new(gateway.clone(), client, pages, sender);
     tokio::spawn(writer.run());
     let mut response = Response::new(Body::new(Sending { receiver, _permit: permit }));
     let headers = response.headers_mut();
@@ -121,6 +129,7 @@ async fn count(mut stream: ClusterStream) -> Result<Response, Problem> {
 /// Makes an answer of pages.
 struct Writer {
     gateway: Arc<Gateway>,
+    client: Client,
     stream: ClusterStream,
     sender: mpsc::Sender<Sent>,
     out: Vec<u8>,
@@ -135,9 +144,14 @@ struct Writer {
 struct Gone;
 
 impl Writer {
-    fn new(gateway: Arc<Gateway>, stream: ClusterStream, sender: mpsc::Sender<Sent>) -> Writer {
+    fn new(
+        gateway: Arc<Gateway>,
+        client: Client,
+        stream: ClusterStream,
+        sender: mpsc::Sender<Sent>,
+    ) -> Writer {
         let told = (0, Instant::now());
-        Writer { gateway, stream, sender, out: Vec::new(), pages: 0, damaged: 0, bytes: 0, told }
+        Writer { gateway, client, stream, sender, out: Vec::new(), pages: 0, damaged: 0, bytes: 0, told }
     }
 
     async fn run(mut self) {
@@ -157,6 +171,7 @@ impl Writer {
                     }
                     self.pages += 1;
                     self.gateway.metrics.pages_streamed.inc();
+                    self.client.pages(1);
                 }
                 Err(e) if is_damaged_page(&e) => {
                     tracing::warn!("a stream goes on without a page: {e}");
@@ -195,6 +210,7 @@ impl Writer {
         let piece = Bytes::from(std::mem::take(&mut self.out));
         self.bytes += piece.len() as u64;
         self.gateway.metrics.bytes_streamed.inc_by(piece.len() as u64);
+        self.client.bytes(piece.len() as u64);
         self.sender.send(Sent::Data(piece)).await.map_err(|_| Gone)
     }
 
