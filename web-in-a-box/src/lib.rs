@@ -34,6 +34,7 @@ pub use self::clock::{Clock, Hand};
 pub use self::life::Changes;
 pub use self::misbehaviour::Misbehaviour;
 pub use self::plan::{Plan, Rates};
+pub use self::random::Random;
 pub use self::server::{Serving, Visit, WebBox};
 pub use self::site::{Dates, Sitemaps};
 pub use self::world::{Kind, World};

@@ -1,11 +1,13 @@
 //! Numbers that look random and are always the same (SplitMix64): the world's own, so that no new version of a crate makes
 //! another world.
 
+/// Numbers that look random, the same for the same seed.
 #[derive(Clone, Debug)]
-pub(crate) struct Random(u64);
+pub struct Random(u64);
 
 impl Random {
-    pub(crate) fn new(seed: u64) -> Random {
+    /// From a seed.
+    pub fn new(seed: u64) -> Random {
         Random(seed)
     }
 
@@ -18,22 +20,22 @@ impl Random {
     }
 
     /// A number below `n`; 0 when there is none.
-    pub(crate) fn below(&mut self, n: u64) -> u64 {
+    pub fn below(&mut self, n: u64) -> u64 {
         self.next() % n.max(1)
     }
 
     /// A number from 0 up to, not including, 1.
-    pub(crate) fn fraction(&mut self) -> f64 {
+    pub fn fraction(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
     /// How long until the next event of a Poisson process; without end for a rate of 0.
-    pub(crate) fn wait(&mut self, rate: f64) -> f64 {
+    pub fn wait(&mut self, rate: f64) -> f64 {
         -(1.0 - self.fraction()).ln() / rate
     }
 
     /// One of some words.
-    pub(crate) fn pick<'a>(&mut self, words: &[&'a str]) -> &'a str {
+    pub fn pick<'a>(&mut self, words: &[&'a str]) -> &'a str {
         words.get(self.below(words.len() as u64) as usize).copied().unwrap_or_default()
     }
 }

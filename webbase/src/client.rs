@@ -12,6 +12,8 @@ use webbase::gateway::{self, Running};
 use webbase::keys::{Keys, NAME};
 use webbase_node::{Cluster, ClusterSettings, Token};
 
+use crate::exit::Failure;
+
 /// A server that cannot be reached in this time is not there.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 /// Nothing comes for so long: it will not come.
@@ -48,11 +50,26 @@ impl Server {
         }
     }
 
+    /// The repository by its own protocol. Where the management server listens is told by the gateway, if not by a flag.
+    pub(crate) async fn cluster(&self) -> Result<Cluster> {
+        let address = match self.mgmt {
+            Some(address) => address,
+            None => {
+                let status = self.over_http().await?.status().await?;
+                let told =
+                    status.get("management").and_then(Value::as_str).and_then(|text| text.parse().ok());
+                told.context("the server does not say where its management server listens; --mgmt does")?
+            }
+        };
+        let mut settings = ClusterSettings::default();
+        self.keys.client(&mut settings.client)?;
+        Cluster::connect(address, settings).await.map_err(|e| absent(e.into(), address))
+    }
+
     async fn own_gateway(&self, address: SocketAddr) -> Result<Repository> {
         let mut settings = ClusterSettings::default();
         self.keys.client(&mut settings.client)?;
-        let connecting = Cluster::connect(address, settings);
-        let cluster = connecting.await.with_context(|| format!("no repository at {address}"))?;
+        let cluster = Cluster::connect(address, settings).await.map_err(|e| absent(e.into(), address))?;
         let token = Token::random()?;
         let mut settings = gateway::Settings::on((Ipv4Addr::LOCALHOST, 0).into());
         settings.doors.token = Some(token.clone());
@@ -86,6 +103,11 @@ impl Server {
         })?;
         Ok(Repository { client, patient, base, token: keys.map(|keys| keys.token), _own: None })
     }
+}
+
+/// An error: there is nobody.
+fn absent(e: anyhow::Error, place: impl std::fmt::Display) -> anyhow::Error {
+    anyhow::Error::new(Failure::Absent(format!("no repository at {place} ({e:#})")))
 }
 
 fn builder() -> reqwest::ClientBuilder {
@@ -144,6 +166,9 @@ impl Repository {
         let problem: Option<Value> = serde_json::from_str(&text).ok();
         let detail = problem.as_ref().and_then(|problem| problem.get("detail")?.as_str());
         let detail = detail.map_or_else(|| text.chars().take(500).collect(), str::to_owned);
+        if status == StatusCode::NOT_FOUND {
+            bail!(Failure::NotFound(detail));
+        }
         let hint = if status == StatusCode::UNAUTHORIZED { "; --keys names its folder" } else { "" };
         Err(anyhow!("{detail}{hint}"))
     }
@@ -152,7 +177,7 @@ impl Repository {
         let is_absent = e.is_connect();
         let e = anyhow::Error::new(e.without_url());
         match is_absent {
-            true => e.context(format!("no repository at {}; `webbase up` starts one", self.base)),
+            true => absent(e, format!("{}; `webbase up` starts one", self.base)),
             false => e.context(format!("{} does not answer", self.base)),
         }
     }

@@ -4,6 +4,7 @@
 //!   DIR/mgmt/        the management server
 //!   DIR/update-N/    update nodes
 //!   DIR/read-N/      read nodes
+//!   DIR/drained-…    what is left of nodes that were drained: nothing needs it any more
 //! ```
 //!
 //! The parts talk over loopback sockets, as those of a real repository do, but for lookups: the gateway looks pages up in the
@@ -11,18 +12,27 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use tokio::sync::Mutex;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
 use webbase_mgmt_server::{ManagementServer, ServerOptions};
+use webbase_node::cycle::message::NodeId;
 use webbase_node::plan::NodeState;
 use webbase_node::{Cluster, ClusterSettings, Host, HostOptions, Role};
 use webbase_storage::Compression;
 
-use crate::gateway::{self, Running};
+use crate::gateway::{self, Running, Starter};
 
 /// How long the parts may take to know each other.
 const START_LIMIT: Duration = Duration::from_secs(60);
+/// A node that the management server has not taken in by then was drained.
+const JOIN_LIMIT: Duration = Duration::from_secs(10);
+/// Between two looks whether a node has left.
+const TIDY: Duration = Duration::from_millis(500);
 /// Between two looks whether they do.
 const LOOK: Duration = Duration::from_millis(20);
 /// How long requests to nodes may take when everything ends.
@@ -71,9 +81,25 @@ impl Options {
 /// A running repository. Dropping it is like a kill: what was acknowledged is durable.
 pub struct Embedded {
     gateway: Running,
-    cluster: Cluster,
-    nodes: Vec<Host>,
+    nodes: Arc<Nodes>,
+    tidying: JoinHandle<()>,
     server: ManagementServer,
+}
+
+/// The nodes of this process, which come and go.
+struct Nodes {
+    dir: PathBuf,
+    management: SocketAddr,
+    cluster: Cluster,
+    running: Mutex<Vec<RunningNode>>,
+}
+
+/// A node and its folder.
+struct RunningNode {
+    folder: PathBuf,
+    host: Host,
+    /// Whether the management server has it in its table. Once it has had it and has it no more, the node has left.
+    known: bool,
 }
 
 impl Embedded {
@@ -90,22 +116,29 @@ impl Embedded {
         // Everybody here sees at once who is gone; nobody else has to be waited for.
         let server = ManagementServer::start(to_start).await;
         let server = server.with_context(|| format!("cannot run in {}", dir.join("mgmt").display()))?;
-        let mut nodes = Vec::new();
-        for (name, role, wanted) in
-            [("update", Role::Update, options.update_nodes), ("read", Role::Read, options.read_nodes)]
-        {
-            for folder in folders(dir, name, wanted)? {
-                nodes.push(start_node(folder, role, &server).await?);
-            }
-        }
         let settings = ClusterSettings { compression: options.compression, ..ClusterSettings::default() };
         let cluster = Cluster::connect(server.address(), settings).await?;
-        for node in &nodes {
-            cluster.reach(node.id(), node.pages());
+        let nodes = Arc::new(Nodes {
+            dir: dir.clone(),
+            management: server.address(),
+            cluster,
+            running: Mutex::new(Vec::new()),
+        });
+        for (role, wanted) in [(Role::Update, options.update_nodes), (Role::Read, options.read_nodes)] {
+            for folder in folders(dir, role_name(role), wanted)? {
+                nodes.start(folder, role).await?;
+            }
         }
-        settle(&cluster, nodes.len()).await?;
-        let gateway = gateway::start(cluster.clone(), options.gateway).await?;
-        Ok(Embedded { gateway, cluster, nodes, server })
+        nodes.settle().await?;
+        let mut settings = options.gateway;
+        let starting = nodes.clone();
+        settings.starter = Some(Starter::new(move |role| {
+            let nodes = starting.clone();
+            async move { nodes.add(role).await }
+        }));
+        let gateway = gateway::start(nodes.cluster.clone(), settings).await?;
+        let tidying = tokio::spawn(nodes.clone().tidy());
+        Ok(Embedded { gateway, nodes, tidying, server })
     }
 
     /// Where the gateway listens.
@@ -120,7 +153,7 @@ impl Embedded {
 
     /// The repository.
     pub fn cluster(&self) -> &Cluster {
-        &self.cluster
+        &self.nodes.cluster
     }
 
     /// Waits until the management server ends by itself, which it does only when it cannot write.
@@ -137,10 +170,10 @@ impl Embedded {
     /// When something was cut off, or is not tidy.
     pub async fn shutdown(self) -> Result<()> {
         self.gateway.shutdown().await;
-        drop(self.cluster);
+        self.tidying.abort();
         let mut tidy = true;
-        for node in self.nodes {
-            tidy &= node.shutdown(END_LIMIT).await;
+        for node in self.nodes.running.lock().await.drain(..) {
+            tidy &= node.host.shutdown(END_LIMIT).await;
         }
         self.server.shutdown().await.context("the management server did not end in good order")?;
         if !tidy {
@@ -150,12 +183,100 @@ impl Embedded {
     }
 }
 
-async fn start_node(folder: PathBuf, role: Role, server: &ManagementServer) -> Result<Host> {
-    let shown = folder.display().to_string();
-    let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    let mut options = HostOptions::new(folder, any, server.address(), role);
-    options.heartbeat = HEARTBEAT;
-    Host::start(options).await.with_context(|| format!("cannot run in {shown}"))
+impl Nodes {
+    async fn start(&self, folder: PathBuf, role: Role) -> Result<NodeId> {
+        let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let mut options = HostOptions::new(folder.clone(), any, self.management, role);
+        options.heartbeat = HEARTBEAT;
+        let host =
+            Host::start(options).await.with_context(|| format!("cannot run in {}", folder.display()))?;
+        let id = host.id();
+        self.cluster.reach(id, host.pages());
+        self.running.lock().await.push(RunningNode { folder, host, known: false });
+        Ok(id)
+    }
+
+    /// Starts one more, in a folder of its own.
+    async fn add(&self, role: Role) -> Result<NodeId> {
+        let name = role_name(role);
+        let there = folders(&self.dir, name, 0)?;
+        let free = (1..).map(|number| self.dir.join(format!("{name}-{number}")));
+        let folder =
+            free.into_iter().find(|folder| !there.contains(folder)).context("there is no number left")?;
+        self.start(folder, role).await
+    }
+
+    /// Waits until all nodes are there and stand where they should. One that was drained before the last end is not waited for.
+    async fn settle(&self) -> Result<()> {
+        let began = Instant::now();
+        loop {
+            let status = self.cluster.status().await?;
+            let mut waiting = Vec::new();
+            for node in self.running.lock().await.iter_mut() {
+                match status.nodes.iter().find(|there| there.id == node.host.id()) {
+                    None if began.elapsed() > JOIN_LIMIT => node.known = true,
+                    None => waiting.push(node.folder.clone()),
+                    Some(there) => {
+                        node.known = true;
+                        let up = there.state != NodeState::Down && there.address.is_some();
+                        if !up || there.read && there.generation != Some(status.committed) {
+                            waiting.push(node.folder.clone());
+                        }
+                    }
+                }
+            }
+            if waiting.is_empty() && status.serving == status.committed {
+                return Ok(());
+            }
+            if began.elapsed() > START_LIMIT {
+                bail!("nodes did not come up within {START_LIMIT:?}: {waiting:?}");
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// Ends nodes that were drained, and puts their folders aside.
+    async fn tidy(self: Arc<Nodes>) {
+        loop {
+            tokio::time::sleep(TIDY).await;
+            // Who does not answer now will next time.
+            let Ok(status) = self.cluster.status().await else { continue };
+            let mut running = self.running.lock().await;
+            for node in running.iter_mut() {
+                node.known |= status.nodes.iter().any(|there| there.id == node.host.id());
+            }
+            let has_left = |node: &mut RunningNode| {
+                node.known && !status.nodes.iter().any(|there| there.id == node.host.id())
+            };
+            let left: Vec<RunningNode> = running.extract_if(.., has_left).collect();
+            drop(running);
+            for node in left {
+                let folder = node.folder;
+                if !node.host.shutdown(END_LIMIT).await {
+                    tracing::warn!("the drained node in {} was cut off", folder.display());
+                }
+                if let Err(e) = put_aside(&folder) {
+                    tracing::error!("{} was drained, but cannot be put aside: {e}", folder.display());
+                }
+            }
+        }
+    }
+}
+
+/// Gives the folder of a node that has left a name under which it is not started again.
+fn put_aside(folder: &Path) -> std::io::Result<()> {
+    let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let free = (1..).map(|number| folder.with_file_name(format!("drained-{name}.{number}")));
+    let aside = free.into_iter().find(|aside| !aside.exists()).unwrap_or_default();
+    std::fs::rename(folder, aside)
+}
+
+fn role_name(role: Role) -> &'static str {
+    match role {
+        Role::Update => "update",
+        Role::Read => "read",
+        Role::Both => "both",
+    }
 }
 
 /// The folders of the nodes of a role: as many as wanted, and all that are there.
@@ -170,28 +291,4 @@ fn folders(dir: &Path, role: &str, wanted: u32) -> Result<Vec<PathBuf>> {
     }
     all.sort_unstable();
     Ok(all.into_iter().map(|number| dir.join(format!("{role}-{number}"))).collect())
-}
-
-/// Waits until all nodes are there and stand where they should.
-async fn settle(cluster: &Cluster, count: usize) -> Result<()> {
-    let waiting = async {
-        loop {
-            let status = cluster.status().await?;
-            let up = status.nodes.iter().filter(|node| {
-                let there = node.state != NodeState::Down && node.address.is_some();
-                there && (!node.read || node.generation == Some(status.committed))
-            });
-            if up.count() >= count && status.serving == status.committed {
-                return Ok(());
-            }
-            tokio::time::sleep(LOOK).await;
-        }
-    };
-    match tokio::time::timeout(START_LIMIT, waiting).await {
-        Ok(settled) => settled,
-        Err(_) => {
-            let status = cluster.status().await?;
-            bail!("the nodes did not come up within {START_LIMIT:?}: {:?}", status.nodes)
-        }
-    }
 }

@@ -1,21 +1,24 @@
 //! The program: a management server, nodes, and what one asks of a repository from a shell.
 //!
-//! Data goes to stdout, messages to stderr. Exit code 0 means that what was asked was done and is durable.
+//! Data goes to stdout, messages to stderr. Exit code 0 means that what was asked was done and is durable; `exit.rs` has the others.
 
 mod client;
 mod cmd;
+mod config;
+mod exit;
 mod traces;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use anyhow::{Context, Result};
+use clap::{CommandFactory, Parser, Subcommand};
 
 #[global_allocator]
 static MEMORY: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// A repository server for web pages.
 #[derive(Parser)]
-#[command(name = "webbase", version, after_help = EXAMPLES)]
+#[command(name = "webbase", version, after_help = EXAMPLES, after_long_help = format!("{EXAMPLES}\n\n{}", exit::CODES))]
 struct Program {
     #[command(flatten)]
     traces: traces::Traces,
@@ -50,10 +53,29 @@ enum Command {
     ExportSite(cmd::export_site::ExportSite),
     Drain(cmd::drain::Drain),
     RemoveLost(cmd::remove_lost::RemoveLost),
+    Verify(cmd::verify::Verify),
+    Repair(cmd::verify::Repair),
+    Backup(cmd::backup::Backup),
+    Restore(cmd::restore::Restore),
+    Config(cmd::config::Config),
+    Completions(cmd::completions::Completions),
+    Man(cmd::completions::Man),
 }
 
 fn main() -> ExitCode {
-    let program = Program::parse();
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("webbase: {e:#}");
+            exit::code(&e)
+        }
+    }
+}
+
+fn run() -> Result<()> {
+    let args =
+        config::expand(std::env::args_os().collect(), Program::command(), |name| std::env::var_os(name))?;
+    let program = Program::parse_from(args);
     program.traces.start();
     let run = async {
         match program.command {
@@ -70,27 +92,22 @@ fn main() -> ExitCode {
             Command::ExportSite(command) => command.run(),
             Command::Drain(command) => command.run().await,
             Command::RemoveLost(command) => command.run().await,
+            Command::Verify(command) => command.run().await,
+            Command::Repair(command) => command.run().await,
+            Command::Backup(command) => command.run().await,
+            Command::Restore(command) => command.run().await,
+            Command::Config(command) => command.run().await,
+            Command::Completions(command) => command.run().await,
+            Command::Man(command) => command.run().await,
         }
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    let outcome = match runtime {
-        Ok(runtime) => runtime.block_on(run),
-        Err(e) => Err(anyhow::Error::new(e).context("cannot start threads")),
-    };
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(e) => {
-            eprintln!("webbase: {e:#}");
-            let incomplete = e.downcast_ref::<cmd::import::Incomplete>();
-            incomplete.map_or(ExitCode::FAILURE, |_| ExitCode::from(cmd::import::Incomplete::EXIT_CODE))
-        }
-    }
+    runtime.context("cannot start threads")?.block_on(run)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_commands_are_well_formed() {

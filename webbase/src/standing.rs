@@ -83,9 +83,12 @@ fn node_json(node: &NodeStatus) -> Value {
     let figures = node.figures.map(|f| {
         let store = Stats::from(f.store);
         json!({
+            "organization": store.organization.name(),
             "capacity_bytes": store.capacity_bytes,
             "used_bytes": store.used_bytes,
             "live_bytes": store.live_bytes,
+            "dead_bytes": store.dead_bytes,
+            "memory_bytes": store.memory_bytes,
             "pages": store.pages,
             "adds": f.adds,
             "streams": f.streams,
@@ -125,6 +128,67 @@ fn member<'a>(value: &'a Value, path: &[&str]) -> &'a Value {
     path.iter().fold(value, |value, name| value.get(name).unwrap_or(&Value::Null))
 }
 
+const HEADINGS: [&str; 11] = [
+    "node",
+    "role",
+    "organization",
+    "state",
+    "generation",
+    "pages",
+    "used",
+    "free",
+    "fragmented",
+    "lookups",
+    "address",
+];
+
+/// A node's line of the table.
+fn row(node: &Value) -> [String; HEADINGS.len()] {
+    let get = |path: &[&str]| shown(member(node, path));
+    let figure = |name: &str| member(node, &["figures", name]).as_u64();
+    let size = |bytes: Option<u64>| bytes.map_or("-".into(), bytes_text);
+    let (used, live) = (figure("used_bytes"), figure("live_bytes"));
+    let leaving = member(node, &["leaving"]) == &Value::Bool(true);
+    let fragmented = used.zip(live).filter(|(used, _)| *used > 0);
+    [
+        get(&["id"]),
+        get(&["role"]),
+        get(&["figures", "organization"]),
+        if leaving { "leaving".into() } else { get(&["state"]) },
+        get(&["generation"]),
+        figure("pages").map_or("-".into(), grouped),
+        size(used),
+        size(figure("capacity_bytes").zip(used).map(|(all, used)| all.saturating_sub(used))),
+        fragmented.map_or("-".into(), |(used, live)| format!("{} %", used.saturating_sub(live) * 100 / used)),
+        figure("lookups_answered").map_or("-".into(), grouped),
+        get(&["address"]),
+    ]
+}
+
+/// A number with its thousands apart.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut out = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// Bytes in the unit that suits them.
+fn bytes_text(bytes: u64) -> String {
+    let units = ["B", "kB", "MB", "GB", "TB", "PB"];
+    let (mut amount, mut unit) = (bytes as f64, 0);
+    while amount >= 1000.0 && unit + 1 < units.len() {
+        (amount, unit) = (amount / 1000.0, unit + 1);
+    }
+    let decimals = usize::from(unit > 0 && amount < 100.0);
+    format!("{amount:.decimals$} {}", units.get(unit).unwrap_or(&""))
+}
+
 /// The same for people. What the JSON lacks is a dash.
 pub fn as_text(status: &Value) -> String {
     let get = |name: &str| shown(member(status, &[name]));
@@ -161,28 +225,25 @@ pub fn as_text(status: &Value) -> String {
     }
     let none = Vec::new();
     let nodes = member(status, &["nodes"]).as_array().unwrap_or(&none);
-    let mut row = |cells: [&str; 8]| {
-        let [node, address, role, state, generation, epoch, pages, bytes] = cells;
-        let _ = writeln!(
-            out,
-            "{node:<16}  {address:<21}  {role:<6}  {state:<9}  {generation:>10}  {epoch:>5}  {pages:>12}  {bytes:>15}"
-        );
-    };
-    row(["node", "address", "role", "state", "generation", "epoch", "pages", "bytes"]);
-    for node in nodes {
-        let get = |path: &[&str]| shown(member(node, path));
-        let leaving = member(node, &["leaving"]) == &Value::Bool(true);
-        let state = if leaving { "leaving".into() } else { get(&["state"]) };
-        row([
-            &get(&["id"]),
-            &get(&["address"]),
-            &get(&["role"]),
-            &state,
-            &get(&["generation"]),
-            &get(&["epoch"]),
-            &get(&["figures", "pages"]),
-            &get(&["figures", "used_bytes"]),
-        ]);
+    let mut rows = vec![HEADINGS.map(str::to_owned)];
+    rows.extend(nodes.iter().map(row));
+    let mut widths = [0; HEADINGS.len()];
+    for row in &rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    for row in &rows {
+        let mut line = String::new();
+        for (column, (cell, width)) in row.iter().zip(widths).enumerate() {
+            let padding = " ".repeat(width.saturating_sub(cell.chars().count()));
+            // Figures to the right, names to the left.
+            let _ = match (4..10).contains(&column) {
+                true => write!(line, "{padding}{cell}  "),
+                false => write!(line, "{cell}{padding}  "),
+            };
+        }
+        let _ = writeln!(out, "{}", line.trim_end());
     }
     for node in nodes {
         let damaged = member(node, &["figures", "damaged"]).as_u64().unwrap_or(0);
@@ -235,6 +296,12 @@ mod tests {
     fn a_table_of_nothing_is_no_accident() {
         let text = as_text(&json!({}));
         assert!(text.starts_with("- update; generation - is served"), "{text}");
+        let text = as_text(&json!({"nodes": [{"id": "0a", "state": "idle", "figures": {
+            "pages": 1234567, "used_bytes": 2000, "live_bytes": 1500, "capacity_bytes": 5_000_002_000_u64}}]}));
+        let line = text.lines().last().unwrap();
+        let cells: Vec<&str> = line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect();
+        let expected = ["0a", "-", "-", "idle", "-", "1,234,567", "2.0 kB", "5.0 GB", "25 %", "-", "-"];
+        assert_eq!(cells, expected, "{text}");
         assert_eq!(progress(&json!({"serving": 3})), "generation 3 is served");
         let running = json!({"cycle": {"number": 2, "phase": "preparing"}, "nodes": [
             {"id": "0a", "progress": {"phase": "pull", "pages": 5, "bytes": 60}}]});

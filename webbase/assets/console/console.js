@@ -1,13 +1,16 @@
 // The console: it listens to /console/events and shows what comes. Everything stored is shown as text or in a sandbox.
 
 const $ = (id) => document.getElementById(id);
-const PHASES = [["sealing", "sealing"], ["preparing", "preparing"], ["switching", "switching"]];
+const PHASES = [["seal", "Seal the epoch"], ["prepar", "Move the pages"], ["switch", "Switch readers over"]];
 const KEPT = 600;
 const BROWSE_ROWS = 50;
 
 let token = sessionStorage.getItem("webbase-token");
-const samples = [];
-let down = new Set();
+// What is drawn over time, and the last two samples.
+const points = [];
+let earlier = null;
+let later = null;
+let bounds = null;
 
 // ---- talking to the server
 
@@ -73,13 +76,16 @@ function take(event) {
   if (!data) return;
   const told = JSON.parse(data);
   if (name === "history") {
-    samples.splice(0, samples.length, ...told);
-    if (samples.length) show();
-  } else if (name === "sample") {
-    samples.push(told);
-    if (samples.length > KEPT) samples.shift();
-    show();
+    points.splice(0, points.length, ...told);
+    return;
   }
+  if (name === "sample" && told.point) {
+    points.push(told.point);
+    if (points.length > KEPT) points.shift();
+    earlier = later;
+    later = told;
+  }
+  show(told);
 }
 
 function trouble(text) {
@@ -91,190 +97,273 @@ function trouble(text) {
 
 const whole = new Intl.NumberFormat("en");
 const count = (n) => n == null ? "–" : n >= 1e7 ? (n / 1e6).toFixed(1) + " M" : whole.format(Math.round(n));
-const rate = (n) => n == null ? "–" : n >= 100 ? whole.format(Math.round(n)) : n.toFixed(n >= 10 ? 1 : n > 0 ? 2 : 0);
+const rate = (n) => n == null ? "–" : n >= 100 ? whole.format(Math.round(n)) : n.toFixed(n >= 10 ? 0 : n > 0 ? 1 : 0);
 function bytes(n) {
   if (n == null) return "–";
-  const units = ["B", "kB", "MB", "GB", "TB"];
+  const units = ["B", "kB", "MB", "GB", "TB", "PB"];
   let unit = 0;
   while (n >= 1000 && unit < units.length - 1) { n /= 1000; unit += 1; }
   return `${n >= 100 || unit === 0 ? Math.round(n) : n.toFixed(1)} ${units[unit]}`;
 }
+function duration(s) {
+  if (s < 60) return `${s.toFixed(s < 10 ? 1 : 0)} s`;
+  if (s < 3600) return `${Math.floor(s / 60)} min ${Math.round(s % 60)} s`;
+  return `${Math.floor(s / 3600)} h ${Math.round((s % 3600) / 60)} min`;
+}
 
 const sum = (list, of) => list.reduce((all, one) => all + (of(one) ?? 0), 0);
-const figures = (sample) => sample.status.nodes.map((n) => n.figures).filter(Boolean);
 const seconds = (a, b) => Math.max((b.time_ms - a.time_ms) / 1000, 0.001);
-// Counters begin anew when a process does.
-const perSecond = (a, b, of) => Math.max(of(b) - of(a), 0) / seconds(a, b);
+// Counters begin anew when a process does, and pages that wait go when a cycle takes them.
+const perSecond = (a, b, name) => Math.max((b[name] ?? 0) - (a[name] ?? 0), 0) / seconds(a, b);
+// Over several points, so that figures can be read while they move.
+function lately(name) {
+  const some = points.slice(-6);
+  if (some.length < 2) return null;
+  const all = some.slice(1).map((b, i) => perSecond(some[i], b, name) * seconds(some[i], b));
+  return sum(all, (n) => n) / seconds(some[0], some[some.length - 1]);
+}
 
-const counters = {
-  requests: (s) => s.gateway.requests,
-  added: (s) => s.gateway.pages_added,
-  streamed: (s) => s.gateway.bytes_streamed,
-  lookups: (s) => sum(figures(s), (f) => f.lookups_answered),
-};
-
-// The time below which this share of the answers between two samples came, in ms.
+// The time below which this share of the answers between two points came, in ms.
 function quantile(a, b, share) {
-  const { bounds_ms: bounds, counts } = b.gateway.latency ?? {};
-  if (!bounds) return null;
-  const before = a.gateway.latency?.counts ?? [];
-  const between = counts.map((n, i) => Math.max(n - (before[i] ?? 0), 0));
-  const total = between.reduce((x, y) => x + y, 0);
+  if (!b.took || !bounds) return null;
+  const between = b.took.map((n, i) => Math.max(n - (a.took?.[i] ?? 0), 0));
+  const total = sum(between, (n) => n);
   if (!total) return null;
   let seen = 0;
   for (let i = 0; i < between.length; i += 1) {
+    if (seen + between[i] >= total * share) {
+      const [low, high] = [bounds[i - 1] ?? 0, bounds[i] ?? bounds[bounds.length - 1]];
+      return low + (high - low) * ((total * share - seen) / between[i]);
+    }
     seen += between[i];
-    if (seen >= total * share) return bounds[i] ?? bounds[bounds.length - 1];
   }
   return null;
 }
 
+// ---- making elements: only text goes in, never HTML
+
+function make(name, { text, kind, ...more } = {}, ...children) {
+  const element = Object.assign(document.createElement(name), more);
+  if (kind) element.className = kind;
+  if (text != null) element.textContent = text;
+  element.append(...children);
+  return element;
+}
+
+function row(table, cells) {
+  const line = table.insertRow();
+  for (const [content, kind] of cells) {
+    const cell = line.insertCell();
+    if (kind) cell.className = kind;
+    cell.append(content ?? "–");
+  }
+  return line;
+}
+
+// Text that did not change is not written again: screen readers would say it again.
+function say(id, text) {
+  if ($(id).textContent !== text) $(id).textContent = text;
+}
+
 // ---- showing
 
-function show() {
-  const now = samples[samples.length - 1];
-  const before = samples[samples.length - 2] ?? now;
+function show(now) {
   const { status } = now;
+  bounds = status.gateway?.latency?.bounds_ms;
   const nodes = status.nodes;
-  const up = nodes.filter((n) => n.state !== "down");
-  const readers = nodes.filter((n) => n.role === "read" || n.role === "both");
-  $("summary").textContent = `generation ${status.serving} is served · ` +
-    (status.cycle ? `cycle ${status.cycle.number} is ${status.cycle.phase}` : "no cycle runs") +
-    ` · ${status.update} update, ${status.distribution} distribution`;
-  $("t-pages").textContent = count(status.pages ?? sum(readers, (n) => n.figures?.pages));
-  $("t-used").textContent = bytes(sum(nodes, (n) => n.figures?.used_bytes));
-  $("t-nodes").textContent = `${up.length} / ${nodes.length}`;
-  $("t-requests").textContent = rate(perSecond(before, now, counters.requests));
-  $("t-adds").textContent = rate(perSecond(before, now, counters.added));
-  $("t-streamed").textContent = bytes(perSecond(before, now, counters.streamed));
-  $("version").textContent = `webbase ${status.version ?? ""}`;
+  const lost = nodes.filter((n) => n.state === "down");
+  const readers = nodes.filter((n) => n.role !== "update");
+  const writers = nodes.filter((n) => n.role !== "read");
+  say("summary", lost.length
+    ? `${lost.length === 1 ? `node ${lost[0].id.slice(0, 8)} is` : `${lost.length} nodes are`} down`
+    : status.cycle ? `cycle ${status.cycle.number} is ${status.cycle.phase}` : `generation ${status.serving} is served`);
+  say("t-pages", count(sum(readers, (n) => n.figures?.pages)));
+  say("s-pages", `generation ${status.serving}, ${count(sum(writers, (n) => n.role === "update" ? n.figures?.pages : 0))} wait`);
+  say("t-used", bytes(sum(nodes, (n) => n.figures?.used_bytes)));
+  say("s-used", `${status.update} update, ${status.distribution}`);
+  say("t-nodes", `${nodes.length - lost.length} / ${nodes.length}`);
+  say("s-nodes", `${writers.length} update, ${readers.length} read`);
+  say("t-lookups", rate(lately("looked_up")));
+  say("t-adds", rate(lately("waiting")));
+  say("t-streamed", bytes(lately("streamed")));
+  say("version", `webbase ${status.version ?? ""}`);
+  spark("l-lookups", "looked_up");
+  spark("l-adds", "waiting");
+  spark("l-streamed", "streamed");
   showCycle(status);
-  showNodes(nodes, before, now);
+  showNodes(nodes);
+  showStreams(status.streams ?? [], now.time_ms);
   showErrors(now.errors ?? []);
   charts.forEach((chart) => chart());
 }
 
+function spark(id, name) {
+  const some = points.slice(-61);
+  const values = some.slice(1).map((b, i) => perSecond(some[i], b, name));
+  if (values.length < 2) return;
+  const top = Math.max(...values, 1);
+  const svg = $(id);
+  svg.setAttribute("viewBox", "0 0 60 26");
+  svg.setAttribute("preserveAspectRatio", "none");
+  const step = 60 / (values.length - 1);
+  const line = values.map((v, i) => `${(i * step).toFixed(2)},${(25 - (v / top) * 22).toFixed(2)}`).join(" ");
+  if (!svg.firstChild) {
+    for (const name of ["polygon", "polyline"]) svg.append(document.createElementNS("http://www.w3.org/2000/svg", name));
+  }
+  svg.children[0].setAttribute("points", `0,26 ${line} 60,26`);
+  svg.children[1].setAttribute("points", line);
+}
+
 function showCycle(status) {
   const phase = status.cycle?.phase ?? "";
-  const at = PHASES.findIndex(([name]) => phase.startsWith(name));
-  const fresh = PHASES.map(([, text], i) => {
-    const item = document.createElement("li");
-    item.textContent = text;
-    if (i === at) item.className = "now";
-    if (at > i) item.className = "done";
+  const at = status.cycle ? PHASES.findIndex(([name]) => phase.startsWith(name)) : PHASES.length;
+  const ended = !status.cycle && status.outcome?.generation;
+  $("phases").replaceChildren(...PHASES.map(([, text], i) => {
+    const item = make("li", { text, kind: i === at ? "now" : (status.cycle ? at > i : ended) ? "done" : "" });
     if (i === at) item.setAttribute("aria-current", "step");
     return item;
-  });
-  $("phases").replaceChildren(...fresh);
-  $("cycle-text").textContent = status.cycle
-    ? `Cycle ${status.cycle.number}: ${phase}`
-    : status.outcome?.text ?? "No cycle has run yet.";
-  const working = status.nodes.filter((n) => n.progress);
+  }));
+  say("cycle-text", status.cycle
+    ? `Cycle ${status.cycle.number} is ${phase}; readers go on with generation ${status.serving}.`
+    : status.outcome?.aborted ? `Cycle ${status.outcome.cycle} was aborted: ${status.outcome.aborted}. Its pages wait for the next one.`
+    : ended ? `Generation ${status.outcome.generation} was made in ${duration(status.outcome.took_ms / 1000)}: ${count(status.outcome.pages)} pages, ${bytes(status.outcome.bytes)} moved.`
+    : "No cycle has run yet.");
+  const waiting = sum(status.nodes, (n) => n.role === "update" ? n.figures?.pages : 0);
+  const working = status.cycle ? status.nodes.filter((n) => n.progress) : [];
+  const readers = Math.max(status.nodes.filter((n) => n.role !== "update").length, 1);
   $("cycle-nodes").replaceChildren(...working.map((n) => {
-    const line = document.createElement("p");
-    line.textContent = `${n.id.slice(0, 8)} ${n.progress.phase}: ${count(n.progress.pages)} pages, ${bytes(n.progress.bytes)}`;
-    return line;
+    const bar = make("progress", { max: Math.max(waiting / readers, n.progress.pages, 1), value: n.progress.pages });
+    bar.setAttribute("aria-label", `Node ${n.id}`);
+    return make("div", { kind: "work" }, make("span", { text: n.id.slice(0, 8), kind: "mono" }), make("span", { text: n.progress.phase }),
+      bar, make("span", { text: `${count(n.progress.pages)} pages, ${bytes(n.progress.bytes)}` }));
   }));
   $("start-cycle").disabled = Boolean(status.cycle);
+  const cycles = status.cycles ?? [];
+  const told = cycles.findLast((c) => c.classes);
+  $("classes").hidden = !told;
+  if (told) {
+    const { a, b, c } = told.classes;
+    $("stack").replaceChildren(...[["c", c], ["b", b], ["a", a]].filter(([, n]) => n).map(([kind, n]) => {
+      const part = make("i", { kind });
+      part.style.flexGrow = n;
+      return part;
+    }));
+    $("stack").setAttribute("aria-label", `Cycle ${told.cycle}: ${c} new, ${b} unchanged, ${a} replaced`);
+    $("classes-text").replaceChildren(make("i", { kind: "key c", text: `${count(c)} new (C)` }), make("i", { kind: "key b", text: `${count(b)} unchanged (B)` }),
+      make("i", { kind: "key a", text: `${count(a)} replaced (A)` }), ` in cycle ${told.cycle}`);
+  }
+  $("cycles-box").hidden = !cycles.length;
+  const body = make("tbody");
+  for (const c of cycles.slice(-6).reverse()) {
+    row(body, [[c.cycle, "n"], [c.generation, "n"], [count(c.classes?.c ?? c.pages), "n"], [count(c.classes?.a), "n"], [count(c.classes?.b), "n"],
+      [bytes(c.bytes), "n"], [duration(c.took_ms / 1000), "n"], [c.aborted ? `aborted: ${c.aborted}` : "committed"]]);
+  }
+  $("cycles").tBodies[0].replaceWith(body);
 }
 
-function cell(row, text, className) {
-  const td = row.insertCell();
-  td.textContent = text;
-  if (className) td.className = className;
-  return td;
-}
-
-function showNodes(nodes, before, now) {
-  const body = $("nodes").tBodies[0];
+function showNodes(nodes) {
   const focused = document.activeElement?.dataset?.drain;
-  const fresh = nodes.map((node) => {
-    const row = document.createElement("tr");
+  const before = earlier?.status.nodes ?? [];
+  $("node-list").replaceChildren(...nodes.map((node) => {
     const f = node.figures ?? {};
-    const then = before.status.nodes.find((n) => n.id === node.id)?.figures;
-    row.dataset.node = node.id;
-    cell(row, node.id.slice(0, 8), "mono").title = node.id;
-    cell(row, node.role + (node.organization ? `, ${node.organization}` : ""));
+    const then = before.find((n) => n.id === node.id)?.figures;
+    const now = later?.status.nodes.find((n) => n.id === node.id)?.figures;
     const state = node.leaving ? "leaving" : node.state;
-    cell(row, state, `state ${state === "idle" || state === "leaving" || state === "down" ? state : "busy"}`);
-    cell(row, node.generation ?? (node.epoch != null ? `epoch ${node.epoch}` : "–"));
-    cell(row, count(f.pages), "n");
-    const space = cell(row, "");
+    const drain = make("button", { type: "button", kind: "quiet", text: "Drain", disabled: node.leaving || state === "down" });
+    drain.dataset.drain = node.id;
+    drain.setAttribute("aria-label", `Drain node ${node.id}`);
+    const part = (share) => `${(Math.min(Math.max(share, 0), 1) * 100).toFixed(2)}%`;
+    const space = make("div", { kind: "space" });
+    const free = f.capacity_bytes != null ? f.capacity_bytes - f.used_bytes : null;
     if (f.capacity_bytes) {
-      const meter = document.createElement("meter");
-      Object.assign(meter, { min: 0, max: f.capacity_bytes, high: f.capacity_bytes * 0.9, value: f.used_bytes });
-      meter.title = `${bytes(f.used_bytes)} of ${bytes(f.capacity_bytes)}`;
-      space.append(meter, ` ${bytes(f.used_bytes)}`);
-    } else {
-      space.textContent = bytes(f.used_bytes);
+      const live = make("i");
+      live.style.width = part(f.live_bytes / f.capacity_bytes);
+      const dead = make("i", { kind: "dead" });
+      dead.style.width = part((f.used_bytes - f.live_bytes) / f.capacity_bytes);
+      space.append(live, dead);
     }
-    const dead = f.used_bytes > 0 ? 1 - Math.min(f.live_bytes / f.used_bytes, 1) : null;
-    cell(row, dead == null ? "–" : `${Math.round(dead * 100)} %`, "n");
-    cell(row, then && node.figures ? rate(Math.max(f.lookups_answered - then.lookups_answered, 0) / seconds(before, now)) : "–", "n");
-    cell(row, f.streams ?? "–", "n");
-    cell(row, node.address ?? "–", "mono");
-    const act = cell(row, "");
-    const button = document.createElement("button");
-    Object.assign(button, { type: "button", className: "quiet", textContent: "Drain", disabled: node.leaving });
-    button.dataset.drain = node.id;
-    button.setAttribute("aria-label", `Drain node ${node.id}`);
-    act.append(button);
-    return row;
-  });
-  body.replaceChildren(...fresh);
-  if (focused) body.querySelector(`[data-drain="${focused}"]`)?.focus();
-  const gone = new Set(nodes.filter((n) => n.state === "down").map((n) => n.id));
-  const lost = [...gone].filter((id) => !down.has(id));
-  if (lost.length) $("summary").textContent += ` · node ${lost.join(", ")} is down`;
-  down = gone;
+    const fragmented = f.used_bytes > 0 ? `${Math.round((1 - Math.min(f.live_bytes / f.used_bytes, 1)) * 100)} %` : "–";
+    const lookups = then && now ? Math.max(now.lookups_answered - then.lookups_answered, 0) / seconds(earlier, later) : null;
+    const figures = [["pages", count(f.pages)], ["generation", node.generation ?? "–"], ["lookups/s", rate(lookups)], ["streams", f.streams ?? "–"],
+      ["fragmented", fragmented], node.epoch != null ? ["epoch", node.epoch] : ["memory", bytes(f.memory_bytes)]];
+    if (f.damaged) figures.push(["damaged", f.damaged], ["repaired", f.repaired]);
+    const card = make("article", { kind: `node ${state === "down" ? "down" : ""}` },
+      make("div", {}, make("b", { text: node.id.slice(0, 8), kind: "mono", title: node.id }),
+        make("span", { text: state, kind: `state ${["idle", "leaving", "down"].includes(state) ? state : "busy"}` }), drain),
+      make("p", { kind: "what", text: `${node.role} node, ${f.organization ?? "–"}, ${node.address ?? "no address"}` }),
+      space,
+      make("p", { kind: "space-text", text: f.used_bytes == null ? "nothing known" : `${bytes(f.used_bytes)} used, ${bytes(free)} free` }),
+      make("dl", {}, ...figures.map(([name, value]) => make("div", {}, make("dt", { text: name }), make("dd", { text: value })))));
+    card.dataset.node = node.id;
+    card.dataset.state = state;
+    return card;
+  }));
+  if (focused) document.querySelector(`[data-drain="${focused}"]`)?.focus();
+}
+
+let streamsBefore = new Map();
+
+function showStreams(streams, time) {
+  say("streams-text", streams.length ? `${streams.length} under way` : "nobody streams now");
+  $("stream-box").hidden = !streams.length;
+  const body = make("tbody");
+  const next = new Map();
+  for (const s of streams) {
+    const then = streamsBefore.get(s.number) ?? { pages: 0, bytes: 0, time: time - s.seconds * 1000 };
+    const past = Math.max((time - then.time) / 1000, 0.001);
+    // Rates over a second at least.
+    next.set(s.number, past > 1 || !streamsBefore.has(s.number) ? { pages: s.pages, bytes: s.bytes, time } : then);
+    row(body, [[make("span", { text: s.client ?? "–", kind: "mono" })], [make("span", { text: s.asked || "all pages", kind: "mono" })], [count(s.pages), "n"],
+      [bytes(s.bytes), "n"], [rate((s.pages - then.pages) / past), "n"], [bytes((s.bytes - then.bytes) / past), "n"], [duration(s.seconds), "n"]]);
+  }
+  streamsBefore = next;
+  $("stream-list").tBodies[0].replaceWith(body);
 }
 
 function showErrors(errors) {
-  if (!errors.length) return $("errors").replaceChildren(Object.assign(document.createElement("li"), { textContent: "None." }));
-  $("errors").replaceChildren(...errors.slice().reverse().map((e) => {
-    const item = document.createElement("li");
-    const time = document.createElement("time");
-    time.dateTime = new Date(e.time_ms).toISOString();
-    time.textContent = new Date(e.time_ms).toLocaleTimeString();
-    item.append(time, e.text);
-    return item;
-  }));
+  if (!errors.length) return $("errors").replaceChildren(make("li", { text: "None." }));
+  $("errors").replaceChildren(...errors.slice().reverse().map((e) => make("li", {},
+    make("time", { dateTime: new Date(e.time_ms).toISOString(), text: new Date(e.time_ms).toLocaleTimeString() }), e.text)));
 }
 
 // ---- charts
+
+const clock = (s) => new Date(s * 1000).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 
 function chart(id, lines) {
   const place = $(id);
   let plot = null;
   let drawnFor = null;
-  const style = () => getComputedStyle(document.documentElement);
-  const make = () => {
-    const ink = style().getPropertyValue("--soft").trim();
-    const grid = { stroke: style().getPropertyValue("--line").trim(), width: 1 };
+  const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const draw = () => {
+    const ink = colour("--soft");
+    const grid = { stroke: colour("--line"), width: 1 };
+    const font = "12px system-ui, sans-serif";
     plot?.destroy();
     plot = new uPlot({
-      width: place.clientWidth, height: 160, cursor: { show: false }, legend: { show: false },
-      scales: { y: { range: (u, min, max) => [0, Math.max(max * 1.1, 1)] } },
-      axes: [{ stroke: ink, grid, ticks: grid }, { stroke: ink, grid, ticks: grid, size: 56 }],
-      series: [{}, ...lines.map(([, colour]) => ({ stroke: style().getPropertyValue(colour).trim(), width: 1.5, spanGaps: true }))],
+      width: place.clientWidth, height: place.clientHeight, cursor: { show: false }, legend: { show: false },
+      scales: { y: { range: (u, min, max) => [0, Math.max(max * 1.15, 0.1)] } },
+      axes: [{ stroke: ink, font, grid: { show: false }, ticks: { show: false }, size: 26, space: 90, values: (u, splits) => splits.map(clock) }, { stroke: ink, font, grid, ticks: { show: false }, size: 46 }],
+      series: [{}, ...lines.map(([, name]) => ({ stroke: colour(name), fill: colour(name) + "18", width: 1.75, spanGaps: true, points: { show: false } }))],
     }, [[], ...lines.map(() => [])], place);
-    drawnFor = place.clientWidth + style().getPropertyValue("--ground");
+    drawnFor = place.clientWidth + colour("--ground");
   };
   return () => {
-    if (!window.uPlot || place.clientWidth === 0) return;
-    if (drawnFor !== place.clientWidth + style().getPropertyValue("--ground")) make();
-    const pairs = samples.slice(1).map((b, i) => [samples[i], b]);
+    if (!window.uPlot || place.clientWidth === 0 || points.length < 2) return;
+    if (drawnFor !== place.clientWidth + colour("--ground")) draw();
+    const pairs = points.slice(1).map((b, i) => [points[i], b]);
     plot.setData([pairs.map(([, b]) => b.time_ms / 1000), ...lines.map(([of]) => pairs.map(([a, b]) => of(a, b)))]);
   };
 }
 
 const charts = [
-  chart("c-requests", [[(a, b) => perSecond(a, b, counters.requests), "--accent"]]),
-  chart("c-latency", [[(a, b) => quantile(a, b, 0.5), "--accent"], [(a, b) => quantile(a, b, 0.99), "--bad"]]),
-  chart("c-pages", [[(a, b) => perSecond(a, b, counters.added), "--good"], [(a, b) => perSecond(a, b, counters.lookups), "--accent"]]),
-  chart("c-bytes", [[(a, b) => perSecond(a, b, counters.streamed) / 1e6, "--accent"]]),
+  chart("c-pages", [[(a, b) => perSecond(a, b, "looked_up"), "--accent"], [(a, b) => perSecond(a, b, "waiting"), "--good"]]),
+  chart("c-latency", [[(a, b) => quantile(a, b, 0.5), "--accent"], [(a, b) => quantile(a, b, 0.99), "--warn"]]),
+  chart("c-bytes", [[(a, b) => perSecond(a, b, "streamed") / 1e6, "--accent"]]),
 ];
-addEventListener("resize", () => charts.forEach((draw) => samples.length && draw()));
+const redraw = () => charts.forEach((draw) => draw());
+addEventListener("resize", redraw);
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
 
 // ---- doing
 
@@ -284,7 +373,17 @@ $("start-cycle").addEventListener("click", async () => {
   if (!answer.ok) trouble(`The cycle did not start: ${await problemOf(answer)}`);
 });
 
-$("nodes").addEventListener("click", async (event) => {
+$("add-node").addEventListener("submit", async (event) => {
+  event.preventDefault();
+  const button = event.submitter;
+  button.disabled = true;
+  say("node-text", "Starting…");
+  const answer = await ask(`/nodes?role=${$("role").value}`, { method: "POST" });
+  button.disabled = false;
+  say("node-text", answer.ok ? `Node ${(await answer.json()).node.slice(0, 8)} runs and takes its share of the pages.` : await problemOf(answer));
+});
+
+$("node-list").addEventListener("click", async (event) => {
   const id = event.target.dataset.drain;
   if (!id || !confirm(`Drain node ${id}? Its pages move to the others, then it leaves.`)) return;
   const answer = await ask(`/nodes/${id}/drain`, { method: "POST" });
@@ -302,6 +401,8 @@ const pagePath = (text, more = "") =>
 
 async function lookup(text) {
   $("found").hidden = true;
+  $("rows-box").hidden = $("more").hidden = true;
+  $("browse-text").textContent = "";
   $("not-found").textContent = "looking…";
   const answer = await ask(pagePath(text));
   if (!answer.ok) {
@@ -310,21 +411,20 @@ async function lookup(text) {
   }
   $("not-found").textContent = "";
   const body = await answer.blob();
-  const about = [["Type", answer.headers.get("content-type")], ["Bytes", whole.format(body.size)]];
-  for (const [name, value] of answer.headers) {
-    if (name.startsWith("webbase-") || name === "memento-datetime" || name === "last-modified" || name === "etag") about.push([name, value]);
-  }
-  $("about").replaceChildren(...about.flatMap(([name, value]) => [
-    Object.assign(document.createElement("dt"), { textContent: name }),
-    Object.assign(document.createElement("dd"), { textContent: value ?? "–" }),
-  ]));
+  const header = (name) => answer.headers.get(name);
+  const about = [
+    ["URL", header("webbase-url")], ["Page id", header("webbase-page-id")], ["Status", header("webbase-status")],
+    ["Type", header("content-type")], ["Bytes", whole.format(body.size)], ["Fetched", header("memento-datetime")],
+    ["Changed", header("last-modified")], ["Generation", header("webbase-generation")],
+  ];
+  $("about").replaceChildren(...about.filter(([, value]) => value).flatMap(([name, value]) => [make("dt", { text: name }), make("dd", { text: value })]));
   const view = $("view");
   // With a token the frame could not ask for itself. Either way it is a sandbox without scripts.
   if (token) view.srcdoc = await body.text(); else view.src = pagePath(text);
   const raw = await ask(pagePath(text, "raw=1"));
   const whole_ = new Uint8Array(await raw.arrayBuffer());
   $("head").textContent = headOf(whole_);
-  showLinks(await body.text(), answer.headers.get("content-type") ?? "", text);
+  showLinks(await body.text(), header("content-type") ?? "", header("webbase-url") ?? text);
   $("found").hidden = false;
 }
 
@@ -340,25 +440,18 @@ function showLinks(text, type, base) {
   if (type.includes("html")) {
     for (const a of new DOMParser().parseFromString(text, "text/html").querySelectorAll("a[href]")) {
       try {
-        const url = new URL(a.getAttribute("href"), isId(base) ? undefined : base);
+        const url = new URL(a.getAttribute("href"), base);
         url.hash = "";
         if (url.protocol === "http:" || url.protocol === "https:") links.add(url.href);
       } catch { /* not a URL: not a link */ }
     }
   }
   $("links-count").textContent = links.size;
-  $("links").replaceChildren(...[...links].slice(0, 500).map((url) => {
-    const item = document.createElement("li");
-    item.append(lookupLink(url));
-    return item;
-  }));
+  $("links").replaceChildren(...[...links].slice(0, 500).map((url) => make("li", {}, lookupLink(url))));
 }
 
 function lookupLink(url) {
-  const link = document.createElement("a");
-  link.href = `#lookup=${encodeURIComponent(url)}`;
-  link.textContent = url;
-  return link;
+  return make("a", { href: `#lookup=${encodeURIComponent(url)}`, text: url });
 }
 
 function followHash() {
@@ -366,7 +459,7 @@ function followHash() {
   if (!found) return;
   $("url").value = decodeURIComponent(found[1]);
   lookup($("url").value);
-  $("h-lookup").scrollIntoView();
+  $("pages").scrollIntoView();
 }
 addEventListener("hashchange", followHash);
 
@@ -378,6 +471,8 @@ $("browse").addEventListener("submit", (event) => {
   event.preventDefault();
   browsed = { host: $("host").value.trim(), resume: null };
   $("rows").tBodies[0].replaceChildren();
+  $("found").hidden = true;
+  $("not-found").textContent = "";
   more();
 });
 $("more").addEventListener("click", more);
@@ -396,18 +491,42 @@ async function more() {
   browsed.resume = cut >= 0 ? rows[cut + 1]?.[0] : null;
   const pages = cut >= 0 ? rows.slice(0, cut) : rows;
   for (const [url, time, code, type, length] of pages) {
-    const row = $("rows").tBodies[0].insertRow();
-    row.insertCell().append(lookupLink(url));
-    cell(row, String(time).replace(/^(\d{4})(\d\d)(\d\d)(\d\d)(\d\d).*/, "$1-$2-$3 $4:$5"));
-    cell(row, code);
-    cell(row, type);
-    cell(row, length === "-" ? "–" : whole.format(length), "n");
+    const fetched = String(time).replace(/^(\d{4})(\d\d)(\d\d)(\d\d)(\d\d).*/, "$1-$2-$3 $4:$5");
+    row($("rows").tBodies[0], [[lookupLink(url)], [fetched], [code, "n"], [type], [/^\d+$/.test(length) ? whole.format(length) : "–", "n"]]);
   }
   const shown = $("rows").tBodies[0].rows.length;
   $("rows-box").hidden = shown === 0;
   $("more").hidden = !browsed.resume;
   $("browse-text").textContent = shown ? `${shown} pages shown` : `No pages of ${browsed.host}.`;
 }
+
+// ---- tabs and keys
+
+const tabs = [...document.querySelectorAll("[role=tab]")];
+function choose(tab) {
+  for (const one of tabs) {
+    const is = one === tab;
+    one.setAttribute("aria-selected", is);
+    one.tabIndex = is ? 0 : -1;
+    $(one.getAttribute("aria-controls")).hidden = !is;
+  }
+}
+tabs.forEach((tab, i) => {
+  tab.addEventListener("click", () => choose(tab));
+  tab.addEventListener("keydown", (event) => {
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (!step) return;
+    const next = tabs[(i + step + tabs.length) % tabs.length];
+    choose(next);
+    next.focus();
+  });
+});
+addEventListener("keydown", (event) => {
+  if (event.key !== "/" || event.target.closest("input, select, textarea") || event.ctrlKey || event.metaKey || event.altKey) return;
+  event.preventDefault();
+  $("url").focus();
+  $("url").select();
+});
 
 // ---- light and dark
 
@@ -418,7 +537,7 @@ $("theme").addEventListener("click", () => {
   const now = document.documentElement.dataset.theme ?? (dark ? "dark" : "light");
   document.documentElement.dataset.theme = now === "dark" ? "light" : "dark";
   localStorage.setItem("webbase-theme", document.documentElement.dataset.theme);
-  charts.forEach((draw) => samples.length && draw());
+  redraw();
 });
 
 followHash();

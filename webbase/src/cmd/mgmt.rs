@@ -10,6 +10,8 @@ use webbase::keys::Keys;
 use webbase_mgmt_server::{Distribution, ManagementServer, ServerOptions, Update};
 use webbase_node::{Cluster, ClusterSettings};
 
+use crate::config::ConfigFile;
+
 use super::{ready, set, told_to_stop};
 
 /// Run the management server: it knows all nodes, and runs the cycles. Pages never pass through it.
@@ -48,6 +50,8 @@ pub(crate) struct Mgmt {
     update: Update,
     #[command(flatten)]
     keys: Keys,
+    #[command(flatten)]
+    _config: ConfigFile,
     #[command(flatten)]
     times: Times,
 }

@@ -1,5 +1,8 @@
 //! One file a subcommand, and what they share: how to reach a repository, how to serve until told to stop.
 
+pub(crate) mod backup;
+pub(crate) mod completions;
+pub(crate) mod config;
 pub(crate) mod cycle;
 pub(crate) mod drain;
 pub(crate) mod export_site;
@@ -8,11 +11,14 @@ pub(crate) mod import;
 pub(crate) mod keys;
 pub(crate) mod mgmt;
 pub(crate) mod node;
+pub(crate) mod progress;
 pub(crate) mod remove_lost;
+pub(crate) mod restore;
 pub(crate) mod schedule;
 pub(crate) mod status;
 pub(crate) mod stream;
 pub(crate) mod up;
+pub(crate) mod verify;
 
 use std::io::Write;
 use std::net::SocketAddr;

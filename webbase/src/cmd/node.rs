@@ -9,6 +9,8 @@ use webbase::keys::Keys;
 use webbase_node::{Host, HostOptions, Role};
 use webbase_storage::Organization;
 
+use crate::config::ConfigFile;
+
 use super::{ready, set, told_to_stop};
 
 /// How long requests under way may take when the node is told to end.
@@ -21,7 +23,7 @@ const SHUTDOWN: Duration = Duration::from_secs(20);
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   webbase node --dir /srv/u1 --mgmt 127.0.0.1:7701 --role update
-  webbase node --dir /srv/r1 --mgmt 127.0.0.1:7701 --role read --organization hash --capacity 500000000000")]
+  webbase node --dir /srv/r1 --mgmt 127.0.0.1:7701 --role read --organization hash --capacity 500GB")]
 pub(crate) struct Node {
     /// Its folder; an empty one makes a new node.
     #[arg(long, value_name = "DIR")]
@@ -41,11 +43,13 @@ pub(crate) struct Node {
     /// How pages lie on disk: log, hash or hashed-log. Fixed with the first start.
     #[arg(long, value_name = "ORGANIZATION", default_value = "log")]
     organization: Organization,
-    /// What a store may occupy on disk; without it the whole disk.
+    /// What a store may occupy on disk, such as 500GB; without it the whole disk.
     #[arg(long, value_name = "BYTES")]
-    capacity: Option<u64>,
+    capacity: Option<bytesize::ByteSize>,
     #[command(flatten)]
     keys: Keys,
+    #[command(flatten)]
+    _config: ConfigFile,
     /// How often it gives a sign of life.
     #[arg(long, hide = true)]
     heartbeat_ms: Option<u64>,
@@ -74,7 +78,7 @@ impl Node {
         let dir = self.dir.display().to_string();
         let mut options = HostOptions::new(self.dir, self.listen, self.mgmt, self.role);
         options.organization = self.organization;
-        options.storage.capacity_bytes = self.capacity;
+        options.storage.capacity_bytes = self.capacity.map(|size| size.as_u64());
         options.advertise = self.advertise;
         self.keys.server(&mut options.server)?;
         self.keys.client(&mut options.client)?;

@@ -23,7 +23,31 @@ pub(crate) struct Status {
 impl Status {
     pub(crate) async fn run(self) -> Result<()> {
         let status = self.server.connect().await?.status().await?;
-        let text = if self.json { format!("{status:#}\n") } else { standing::as_text(&status) };
+        let text = match self.json {
+            true => format!("{status:#}\n"),
+            false => coloured(&standing::as_text(&status)),
+        };
         std::io::stdout().lock().write_all(text.as_bytes()).context("cannot write to stdout")
     }
+}
+
+/// The states of nodes in colour, on a terminal.
+fn coloured(text: &str) -> String {
+    if !console::colors_enabled() {
+        return text.to_owned();
+    }
+    let mut out = String::new();
+    for (at, line) in text.lines().enumerate() {
+        let styled = match line {
+            _ if at == 0 => console::style(line).bold(),
+            _ if line.contains("  down ") => console::style(line).red(),
+            _ if line.contains("  leaving ") || line.contains("found damaged") => {
+                console::style(line).yellow()
+            }
+            _ if line.starts_with("node ") => console::style(line).dim(),
+            _ => console::style(line),
+        };
+        out.push_str(&format!("{styled}\n"));
+    }
+    out
 }

@@ -11,6 +11,7 @@ use webbase::gateway;
 use webbase::keys::Keys;
 
 use super::told_to_stop;
+use crate::config::ConfigFile;
 
 /// Where the commands look for a repository.
 const USUAL_PORT: u16 = 7700;
@@ -28,12 +29,12 @@ pub(crate) struct Up {
     /// Its folder; a new repository is made in an empty one.
     #[arg(long, value_name = "DIR", default_value = "webbase-data")]
     dir: PathBuf,
-    /// How many update nodes there are.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
-    update_nodes: u32,
-    /// How many read nodes there are.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
-    read_nodes: u32,
+    /// How many update nodes there are: 1 if not said, 2 with --demo.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    update_nodes: Option<u32>,
+    /// How many read nodes there are: 1 if not said, 2 with --demo.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    read_nodes: Option<u32>,
     /// On how many nodes of each role a page lies. Counts when the repository is made.
     #[arg(long, value_name = "R", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     replicas: u32,
@@ -43,23 +44,27 @@ pub(crate) struct Up {
     /// Where the management server listens, for `webbase drain` and for more nodes; with port 0 the system chooses.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0")]
     listen: SocketAddr,
-    /// Fill it with a small invented web, if it is empty.
+    /// Fill it with a small invented web, if it is empty, whose pages go on changing and being read.
     #[arg(long)]
     demo: bool,
     #[command(flatten)]
     keys: Keys,
+    #[command(flatten)]
+    _config: ConfigFile,
 }
 
 impl Up {
     pub(crate) async fn run(self) -> Result<()> {
         let mut options = Options::new(&self.dir);
-        options.update_nodes = self.update_nodes;
-        options.read_nodes = self.read_nodes;
+        let nodes = if self.demo { 2 } else { 1 };
+        options.update_nodes = self.update_nodes.unwrap_or(nodes);
+        options.read_nodes = self.read_nodes.unwrap_or(nodes);
         options.replicas = self.replicas;
         options.listen = self.listen;
         options.gateway = gateway::Settings::on(self.http);
         self.keys.gateway(&mut options.gateway)?;
         let scheme = if options.gateway.tls.is_some() { "https" } else { "http" };
+        let protected = options.gateway.doors.token.is_some();
         let stop = told_to_stop();
         tokio::pin!(stop);
         let mut running = tokio::select! {
@@ -67,14 +72,18 @@ impl Up {
             running = Embedded::start(options) => running?,
         };
         self.welcome(scheme, &running)?;
-        let filling = self.demo.then(|| tokio::spawn(demo::fill(running.cluster().clone())));
+        // Readers of the demo have no token.
+        let open_to_all = (scheme == "http" && !protected).then(|| running.http());
+        let demo = self.demo.then(|| tokio::spawn(demo::live(running.cluster().clone(), open_to_all)));
         tokio::select! {
             stopped = &mut stop => stopped?,
             ended = running.ended() => return ended,
         }
-        if let Some(filling) = filling {
-            filling.abort();
+        if let Some(demo) = demo {
+            demo.abort();
+            let _ended = demo.await;
         }
+        eprintln!("webbase: stopping; the same command goes on where it was");
         running.shutdown().await
     }
 
@@ -83,15 +92,26 @@ impl Up {
         let address = running.http();
         let usual = address == SocketAddr::from(([127, 0, 0, 1], USUAL_PORT)) && scheme == "http";
         let server = if usual { String::new() } else { format!(" --server {scheme}://{address}") };
+        let program = program();
+        let example = match self.demo {
+            true => format!("{program} get {}{server}", demo::world().0.url(0)),
+            false => format!("{program} import FILE.warc.gz{server}"),
+        };
         let text = format!(
-            "webbase serves {scheme}://{address}/ (folder {}, management server at {})\n\
-             how it stands:   webbase status{server}\n\
-             add pages:       webbase import{server} FILE.warc.gz\n\
-             get them all:    webbase stream{server} --format jsonl\n",
+            "webbase: the console is at {scheme}://{address}/ (folder {}, management server at {})\n  \
+             {program} status{server}\n  \
+             {example}\n  \
+             {program} stream --format count{server}\n",
             self.dir.display(),
-            running.management()
+            running.management(),
         );
         let mut out = std::io::stdout().lock();
         out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("cannot write to stdout")
     }
+}
+
+/// The program as whoever started it can start it again: `cargo run` has it in a folder that is in no path.
+fn program() -> String {
+    let own = std::env::args().next().filter(|own| own.contains('/') && !own.contains(char::is_whitespace));
+    own.unwrap_or_else(|| "webbase".into())
 }

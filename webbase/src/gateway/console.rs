@@ -1,13 +1,14 @@
 //! The console: `/` and what it needs, embedded in the program, and `GET /console/events`, which pushes how things stand.
 //!
 //! ```text
-//!   event: history   a list of samples, oldest first, when somebody begins to listen
-//!   event: sample    one more, every second
+//!   event: history   a list of points, oldest first, when somebody begins to listen
+//!   event: sample    how things stand, with one more point: at once, then every second
+//!   event: now       the same without a point: more often, while a cycle runs
 //! ```
 //!
-//! A sample has the time, the status, the gateway's counters and the last errors. One task makes them for everybody; counters go
-//! up, and whoever looks computes rates. Scripts come from here only, pages of strangers are shown in a sandbox, and nobody
-//! may put the console into a frame.
+//! A point has the time and what is drawn over time: counters, which go up, so that whoever looks computes rates. One task makes
+//! them for everybody. Scripts come from here only, pages of strangers are shown in a sandbox, and nobody may put the console
+//! into a frame.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,6 +24,7 @@ use hyper::header::{self, HeaderName, HeaderValue};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
 
 use super::Gateway;
 use super::body::{Sending, Sent};
@@ -32,8 +34,10 @@ use super::status::standing;
 
 /// Between two samples.
 const PERIOD: Duration = Duration::from_secs(1);
-/// Samples that are kept for whoever begins to listen: ten minutes.
-const SAMPLES: usize = 600;
+/// Between two looks while a cycle runs.
+const LOOK: Duration = Duration::from_millis(200);
+/// Points that are kept for whoever begins to listen: ten minutes.
+const POINTS: usize = 600;
 /// Errors that are kept.
 const ERRORS: usize = 20;
 
@@ -118,6 +122,8 @@ enum News {
     None,
     /// A sample.
     Sample(Arc<str>),
+    /// How things stand between two samples.
+    Now(Arc<str>),
     /// There will be no more.
     End,
 }
@@ -125,7 +131,8 @@ enum News {
 /// What the console shows.
 #[derive(Default)]
 pub(super) struct Console {
-    samples: Mutex<VecDeque<Arc<str>>>,
+    points: Mutex<VecDeque<Value>>,
+    last: Mutex<Option<Arc<str>>>,
     errors: Mutex<VecDeque<Value>>,
     news: watch::Sender<News>,
 }
@@ -140,20 +147,55 @@ impl Console {
         errors.push_back(json!({"time_ms": now_ms(), "text": text}));
     }
 
-    fn sample(&self, mut sample: Value) {
-        if let Value::Object(members) = &mut sample {
-            members.insert("time_ms".into(), now_ms().into());
-            members.insert("errors".into(), self.errors.lock().iter().cloned().collect());
-        }
+    /// Tells how things stand, and keeps a point of it if it is time for one.
+    fn tell(&self, status: Value, is_point: bool) {
+        let point = is_point.then(|| point(&status));
+        let errors: Value = self.errors.lock().iter().cloned().collect();
+        let sample = json!({"time_ms": now_ms(), "status": status, "errors": errors, "point": point});
         let sample: Arc<str> = sample.to_string().into();
-        let mut samples = self.samples.lock();
-        if samples.len() >= SAMPLES {
-            samples.pop_front();
+        let Some(point) = point else {
+            self.news.send_replace(News::Now(sample));
+            return;
+        };
+        let mut points = self.points.lock();
+        if points.len() >= POINTS {
+            points.pop_front();
         }
-        samples.push_back(sample.clone());
-        drop(samples);
+        points.push_back(point);
+        *self.last.lock() = Some(sample.clone());
+        drop(points);
         self.news.send_replace(News::Sample(sample));
     }
+
+    /// What whoever begins to listen is told first.
+    fn history(&self) -> String {
+        let points = self.points.lock();
+        let all: Value = points.iter().cloned().collect();
+        let mut text = format!("event: history\ndata: {all}\n\n");
+        if let Some(last) = &*self.last.lock() {
+            text.push_str(&format!("event: now\ndata: {last}\n\n"));
+        }
+        text
+    }
+}
+
+/// What is drawn over time.
+fn point(status: &Value) -> Value {
+    let none = Vec::new();
+    let nodes = status.get("nodes").and_then(Value::as_array).unwrap_or(&none);
+    let figure =
+        |node: &Value, name: &str| node.get("figures").and_then(|f| f.get(name)?.as_u64()).unwrap_or(0);
+    let writes = |node: &&Value| node.get("role").and_then(Value::as_str) != Some("read");
+    let gateway = status.get("gateway").unwrap_or(&Value::Null);
+    let own = |name: &str| gateway.get(name).cloned().unwrap_or_default();
+    json!({
+        "time_ms": now_ms(),
+        "requests": own("requests"),
+        "took": gateway.get("latency").and_then(|latency| latency.get("counts")),
+        "streamed": own("bytes_streamed"),
+        "looked_up": own("looked_up"),
+        "waiting": nodes.iter().filter(writes).map(|node| figure(node, "pages")).sum::<u64>(),
+    })
 }
 
 fn now_ms() -> u64 {
@@ -162,19 +204,22 @@ fn now_ms() -> u64 {
 
 /// Makes samples until the gateway ends.
 pub(super) async fn sample(gateway: Arc<Gateway>, mut stopped: watch::Receiver<bool>) {
-    let mut clock = tokio::time::interval(PERIOD);
-    clock.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
     let mut failing = false;
+    let mut next = Instant::now();
     loop {
-        tokio::select! {
-            _ = stopped.changed() => break,
-            _ = clock.tick() => {}
+        let is_point = Instant::now() >= next;
+        if is_point {
+            next = Instant::now() + PERIOD;
         }
+        let mut pause = next;
         match tokio::time::timeout(PERIOD * 5, standing(&gateway)).await {
             Ok(Ok(status)) => {
                 failing = false;
-                let counted = gateway.metrics.as_json();
-                gateway.console.sample(json!({"status": status, "gateway": counted}));
+                let runs = status.get("cycle").is_some_and(|cycle| !cycle.is_null());
+                if runs && gateway.console.news.receiver_count() > 0 {
+                    pause = next.min(Instant::now() + LOOK);
+                }
+                gateway.console.tell(status, is_point);
             }
             // Once is enough to know it.
             _ if failing => {}
@@ -189,6 +234,10 @@ pub(super) async fn sample(gateway: Arc<Gateway>, mut stopped: watch::Receiver<b
                 gateway.console.error("the management server does not answer".into());
             }
         }
+        tokio::select! {
+            _ = stopped.changed() => break,
+            () = tokio::time::sleep_until(pause) => {}
+        }
     }
     gateway.console.news.send_replace(News::End);
 }
@@ -200,14 +249,14 @@ async fn events(State(gateway): State<Arc<Gateway>>) -> Result<Response, Problem
     let (sender, receiver) = mpsc::channel(2);
     let mut news = gateway.console.news.subscribe();
     news.mark_unchanged();
-    let history: Vec<Arc<str>> = gateway.console.samples.lock().iter().cloned().collect();
+    let history = gateway.console.history();
     tokio::spawn(async move {
-        let history = format!("event: history\ndata: [{}]\n\n", history.join(","));
         let mut next = Bytes::from(history);
         // Nobody listens any more, or there is nothing more to tell.
         while sender.send(Sent::Data(next)).await.is_ok() && news.changed().await.is_ok() {
             next = match &*news.borrow_and_update() {
                 News::Sample(sample) => format!("event: sample\ndata: {sample}\n\n").into(),
+                News::Now(sample) => format!("event: now\ndata: {sample}\n\n").into(),
                 News::None => Bytes::new(),
                 News::End => break,
             };
@@ -239,16 +288,20 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_bounded() {
+    fn what_is_point_is_bounded() {
         let console = Console::default();
-        for n in 0..2 * SAMPLES {
+        for n in 0..2 * POINTS {
             console.error(format!("error {n}"));
-            console.sample(json!({"n": n}));
+            console.tell(json!({"gateway": {"requests": n}}), true);
+            console.tell(json!({"gateway": {"requests": n}}), false);
         }
-        assert_eq!(console.samples.lock().len(), SAMPLES);
+        assert_eq!(console.points.lock().len(), POINTS);
         assert_eq!(console.errors.lock().len(), ERRORS);
-        let newest: Value = serde_json::from_str(console.samples.lock().back().unwrap()).unwrap();
-        assert_eq!(newest["n"], 2 * SAMPLES - 1);
-        assert_eq!(newest["errors"].as_array().unwrap().len(), ERRORS);
+        assert_eq!(console.points.lock().back().unwrap()["requests"], 2 * POINTS - 1);
+        let history = console.history();
+        let (points, last) = history.trim_end().split_once("\n\n").unwrap();
+        assert!(points.starts_with("event: history\ndata: [{"), "{points}");
+        let last: Value = serde_json::from_str(last.strip_prefix("event: now\ndata: ").unwrap()).unwrap();
+        assert_eq!(last["errors"].as_array().unwrap().len(), ERRORS);
     }
 }

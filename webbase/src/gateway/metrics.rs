@@ -76,6 +76,8 @@ pub(super) struct Metrics {
     pub(super) bytes_streamed: Counter,
     pub(super) pages_added: Counter,
     answered: AtomicU64,
+    /// Pages that were asked for one by one.
+    looked_up: AtomicU64,
     /// Answers by how long they took, for the console: one more than there are bounds.
     took: [AtomicU64; TOOK_MS.len() + 1],
 }
@@ -118,6 +120,7 @@ impl Metrics {
             bytes_streamed,
             pages_added,
             answered: AtomicU64::new(0),
+            looked_up: AtomicU64::new(0),
             took: Default::default(),
         }
     }
@@ -130,6 +133,9 @@ impl Metrics {
         took: Duration,
     ) {
         self.answered.fetch_add(1, Relaxed);
+        if matches!(route, "/page" | "/page/{id}") {
+            self.looked_up.fetch_add(1, Relaxed);
+        }
         let ms = took.as_secs_f64() * 1e3;
         if let Some(slot) = self.took.get(TOOK_MS.partition_point(|bound| *bound < ms)) {
             slot.fetch_add(1, Relaxed);
@@ -144,6 +150,7 @@ impl Metrics {
         json!({
             "uptime_s": self.started.elapsed().as_secs(),
             "requests": self.answered.load(Relaxed),
+            "looked_up": self.looked_up.load(Relaxed),
             "latency": {
                 "bounds_ms": TOOK_MS,
                 "counts": self.took.iter().map(|slot| slot.load(Relaxed)).collect::<Vec<_>>(),

@@ -14,15 +14,18 @@
 
 mod body;
 mod cdx;
+mod clients;
 mod coding;
 mod conditions;
 mod console;
 mod cors;
+mod cycles;
 mod guard;
 mod health;
 mod json_lines;
 mod memento;
 mod metrics;
+mod nodes;
 mod openapi;
 mod operation;
 mod page;
@@ -55,11 +58,14 @@ use tokio::sync::Semaphore;
 use webbase_node::{Cluster, ServerTls};
 use webbase_stream::warc::Originals;
 
+pub use self::nodes::Starter;
 pub use self::problem::Problem;
 pub use self::security::Doors;
 pub use self::server::{Running, start};
 
+use self::clients::Clients;
 use self::console::Console;
+use self::cycles::Cycles;
 use self::metrics::Metrics;
 use self::operation::Operation;
 
@@ -77,12 +83,14 @@ pub struct Settings {
     pub tls: Option<ServerTls>,
     /// How much, and how long.
     pub limits: Limits,
+    /// Starts nodes, where the repository is one process.
+    pub starter: Option<Starter>,
 }
 
 impl Settings {
     /// For everybody on this machine.
     pub fn on(listen: SocketAddr) -> Settings {
-        Settings { listen, doors: Doors::default(), tls: None, limits: Limits::default() }
+        Settings { listen, doors: Doors::default(), tls: None, limits: Limits::default(), starter: None }
     }
 }
 
@@ -141,6 +149,9 @@ pub(crate) struct Gateway {
     limits: Limits,
     metrics: Metrics,
     console: Console,
+    cycles: Cycles,
+    clients: Arc<Clients>,
+    starter: Option<Starter>,
     /// Consoles that are open.
     consoles: Arc<Semaphore>,
     requests: Semaphore,
@@ -168,6 +179,9 @@ impl Gateway {
             doors: settings.doors.clone(),
             metrics: Metrics::new(),
             console: Console::default(),
+            cycles: Cycles::default(),
+            clients: Arc::default(),
+            starter: settings.starter.clone(),
             consoles: Arc::new(Semaphore::new(limits.consoles_max)),
             requests: Semaphore::new(limits.requests_max),
             streams: Arc::new(Semaphore::new(limits.streams_max)),
@@ -190,6 +204,7 @@ fn operations() -> Vec<Operation> {
         pages::operations(),
         stream::operations(),
         status::operations(),
+        nodes::operations(),
         metrics::operations(),
         health::operations(),
         openapi::operations(),

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use axum::Router;
+use axum::middleware::AddExtension;
+use axum::{Extension, Router};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -13,8 +14,10 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::{JoinHandle, JoinSet};
+use tower::Layer;
 use webbase_node::{Cluster, check_listen};
 
+use super::clients::Peer;
 use super::patient::Patient;
 use super::{Gateway, Limits, Settings, console, router};
 
@@ -84,7 +87,7 @@ async fn accept(
             Some(_) = connections.join_next(), if !connections.is_empty() => continue,
             accepted = accepting => accepted,
         };
-        let Ok((socket, _)) = accepted else {
+        let Ok((socket, peer)) = accepted else {
             tokio::time::sleep(PAUSE).await;
             continue;
         };
@@ -93,7 +96,7 @@ async fn accept(
         connections.spawn(async move {
             let _permit = permit;
             gateway.metrics.connections.inc();
-            connection(socket, router, &settings, stopped).await;
+            connection(socket, Peer(peer), router, &settings, stopped).await;
             gateway.metrics.connections.dec();
         });
     }
@@ -105,10 +108,17 @@ async fn accept(
     connections.shutdown().await;
 }
 
-async fn connection(socket: TcpStream, router: Router, settings: &Settings, stopped: watch::Receiver<bool>) {
+async fn connection(
+    socket: TcpStream,
+    peer: Peer,
+    router: Router,
+    settings: &Settings,
+    stopped: watch::Receiver<bool>,
+) {
     // Answers are written whole; waiting for more would only delay them.
     let _slower = socket.set_nodelay(true);
     let limits = &settings.limits;
+    let router = Extension(peer).layer(router);
     match &settings.tls {
         None => serve(Patient::new(socket, limits.write_pause), router, limits, stopped).await,
         Some(tls) => {
@@ -122,7 +132,7 @@ async fn connection(socket: TcpStream, router: Router, settings: &Settings, stop
 
 async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     socket: S,
-    router: Router,
+    router: AddExtension<Router, Peer>,
     limits: &Limits,
     mut stopped: watch::Receiver<bool>,
 ) {

@@ -4,13 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use axum::body::Body;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::response::Response;
 use axum::routing::{get, post};
 use hyper::StatusCode;
 use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, LOCATION};
 use serde_json::{Value, json};
-use webbase_node::cycle::message::NodeId;
 
 use super::Gateway;
 use super::operation::{JSON, Operation, query};
@@ -46,17 +45,6 @@ pub(super) fn operations() -> Vec<Operation> {
             is_long: true,
             route: post(cycle),
         },
-        Operation {
-            path: "/nodes/{node}/drain",
-            method: "post",
-            name: "drain",
-            summary: "Move everything off a node, which then leaves",
-            parameters: vec![query("node", "string", "the node, as /status names it").in_path()],
-            body: None,
-            answers: &[(202, JSON, "It has begun; /status tells when the node is out")],
-            is_long: false,
-            route: post(drain),
-        },
     ]
 }
 
@@ -81,27 +69,17 @@ pub(super) async fn standing(gateway: &Gateway) -> Result<Value, Problem> {
     if gateway.served.swap(status.serving, Ordering::Relaxed) != status.serving {
         gateway.cluster.refresh().await?;
     }
+    gateway.cycles.look(&status);
     let mut value = as_json(&status);
     if let Value::Object(members) = &mut value {
         members.insert("version".into(), env!("CARGO_PKG_VERSION").into());
         members.insert("management".into(), gateway.cluster.management().address().to_string().into());
         members.insert("gateway".into(), gateway.metrics.as_json());
+        members.insert("streams".into(), gateway.clients.as_json());
+        members.insert("cycles".into(), gateway.cycles.as_json());
+        members.insert("starts_nodes".into(), gateway.starter.is_some().into());
     }
     Ok(value)
-}
-
-async fn drain(
-    State(gateway): State<Arc<Gateway>>,
-    Path(node): Path<String>,
-    params: Params,
-) -> Result<Response, Problem> {
-    params.finish()?;
-    let known = Some(&node).filter(|text| text.len() == 16 && text.bytes().all(|b| b.is_ascii_hexdigit()));
-    let Some(id) = known.and_then(|text| u64::from_str_radix(text, 16).ok()) else {
-        return Err(Problem::bad("bad-node", "a node's name is 16 hexadecimal digits, as /status has it"));
-    };
-    gateway.cluster.drain(NodeId(id)).await?;
-    Ok(as_json_answer(StatusCode::ACCEPTED, &json!({"node": node, "leaving": true})))
 }
 
 async fn cycle(State(gateway): State<Arc<Gateway>>, mut params: Params) -> Result<Response, Problem> {

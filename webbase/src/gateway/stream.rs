@@ -8,8 +8,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use axum::Extension;
 use axum::body::Body;
-use axum::extract::State;
+use axum::extract::{RawQuery, State};
 use axum::response::Response;
 use axum::routing::get;
 use bytes::Bytes;
@@ -23,6 +24,7 @@ use webbase_storage::Record;
 
 use super::Gateway;
 use super::body::{CutOff, Sending, Sent};
+use super::clients::{Client, Peer};
 use super::json_lines;
 use super::operation::{Operation, query};
 use super::params::Params;
@@ -84,7 +86,12 @@ enum Format {
     Count,
 }
 
-async fn stream(State(gateway): State<Arc<Gateway>>, mut params: Params) -> Result<Response, Problem> {
+async fn stream(
+    State(gateway): State<Arc<Gateway>>,
+    peer: Option<Extension<Peer>>,
+    RawQuery(asked): RawQuery,
+    mut params: Params,
+) -> Result<Response, Problem> {
     let format = match params.take("format")?.as_deref() {
         None | Some("warc") => Format::Warc,
         Some("jsonl") => Format::Jsonl,
@@ -123,8 +130,9 @@ async fn stream(State(gateway): State<Arc<Gateway>>, mut params: Params) -> Resu
     if format == Format::Count {
         return count(pages, limit).await;
     }
+    let client = gateway.clients.open(peer.map(|Extension(peer)| peer), &asked.unwrap_or_default());
     let (sender, receiver) = mpsc::channel(PIECES);
-    let writer = Writer::new(gateway.clone(), pages, format, limit, sender);
+    let writer = Writer::new(gateway.clone(), client, pages, format, limit, sender);
     tokio::spawn(writer.run());
     let mut response = Response::new(Body::new(Sending { receiver, _permit: permit }));
     let headers = response.headers_mut();
@@ -154,6 +162,7 @@ async fn count(mut stream: ClusterStream, limit: u64) -> Result<Response, Proble
 /// Makes an answer of pages.
 struct Writer {
     gateway: Arc<Gateway>,
+    client: Client,
     stream: ClusterStream,
     /// Pages that are sent at most.
     limit: u64,
@@ -174,6 +183,7 @@ struct Gone;
 impl Writer {
     fn new(
         gateway: Arc<Gateway>,
+        client: Client,
         stream: ClusterStream,
         format: Format,
         limit: u64,
@@ -181,7 +191,7 @@ impl Writer {
     ) -> Writer {
         let (told, mut out) = ((0, Instant::now()), Vec::new());
         let warc = (format == Format::Warc).then(|| WarcText::new(gateway.cluster.dictionaries(), &mut out));
-        Writer { gateway, stream, limit, sender, warc, out, pages: 0, damaged: 0, bytes: 0, told }
+        Writer { gateway, client, stream, limit, sender, warc, out, pages: 0, damaged: 0, bytes: 0, told }
     }
 
     /// Appends a page to what is to be sent.
@@ -230,6 +240,7 @@ impl Writer {
                     }
                     self.pages += 1;
                     self.gateway.metrics.pages_streamed.inc();
+                    self.client.pages(1);
                 }
                 Err(e) if e.is_damaged_page() => {
                     tracing::warn!("a stream goes on without a page: {e}");
@@ -272,6 +283,7 @@ impl Writer {
         let piece = Bytes::from(std::mem::take(&mut self.out));
         self.bytes += piece.len() as u64;
         self.gateway.metrics.bytes_streamed.inc_by(piece.len() as u64);
+        self.client.bytes(piece.len() as u64);
         self.sender.send(Sent::Data(piece)).await.map_err(|_| Gone)
     }
 

@@ -16,6 +16,7 @@ use self::progress::Progress;
 use self::summary::Summary;
 use super::cycle;
 use crate::client::Server;
+use crate::exit::Failure;
 
 /// Import WARC files, or folders of them, or of pages.
 ///
@@ -48,23 +49,6 @@ pub(crate) struct Import {
     server: Server,
 }
 
-/// Everything readable is durable, but not everything was readable, or taken.
-#[derive(Debug)]
-pub(crate) struct Incomplete(String);
-
-impl Incomplete {
-    /// What the program ends with.
-    pub(crate) const EXIT_CODE: u8 = 3;
-}
-
-impl std::fmt::Display for Incomplete {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Incomplete {}
-
 impl Import {
     pub(crate) async fn run(self) -> Result<()> {
         let inputs = files::find(&self.paths, self.base.as_ref())?;
@@ -96,7 +80,7 @@ impl Import {
             (false, None) => {}
         }
         if let Some(what) = summary.incomplete() {
-            bail!(Incomplete(what));
+            bail!(Failure::Damaged(what));
         }
         Ok(())
     }

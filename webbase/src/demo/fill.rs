@@ -1,4 +1,4 @@
-//! The demo's web: filling a repository with a world, until there is a crawler to read it.
+//! Filling a repository with the demo's world.
 
 use anyhow::{Result, ensure};
 use webbase_node::Cluster;
@@ -21,15 +21,7 @@ pub fn world() -> (World, u64) {
 ///
 /// # Errors
 /// When pages are not taken, or the cycle does not come to its end.
-pub async fn fill(cluster: Cluster) -> Result<()> {
-    let outcome = add(&cluster).await;
-    if let Err(e) = &outcome {
-        tracing::error!("the demo's pages are not all there: {e:#}");
-    }
-    outcome
-}
-
-async fn add(cluster: &Cluster) -> Result<()> {
+pub async fn fill(cluster: &Cluster) -> Result<()> {
     if cluster.status().await?.committed > 0 {
         return Ok(());
     }
@@ -45,7 +37,8 @@ async fn add(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-fn as_page(page: &Fetched, fetched_at_ms: u64) -> Page<'_> {
+/// A page as it is added.
+pub(super) fn as_page(page: &Fetched, fetched_at_ms: u64) -> Page<'_> {
     Page {
         url: &page.url,
         fetched_at_ms,

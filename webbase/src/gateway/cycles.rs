@@ -1,0 +1,86 @@
+//! What came of the cycles that ran while this gateway looked, with their classes of pages.
+//!
+//! *C* came with the cycle, *B* stayed as they were, *A* are gone: old versions of C pages, and pages that were removed. Nobody
+//! counts A and B; they follow from how many pages were served before and after, and from how many came:
+//! B = after − C, A = before − B. A page that lies on two read nodes counts twice, everywhere.
+
+use std::collections::VecDeque;
+
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use webbase_node::plan::{CycleEnd, NodeState, Status};
+use webbase_storage::Stats;
+
+/// Cycles that are kept.
+const KEPT: usize = 12;
+
+/// The last cycles, newest last.
+#[derive(Default)]
+pub(super) struct Cycles(Mutex<Seen>);
+
+#[derive(Default)]
+struct Seen {
+    /// The generation that was served at the last look without a cycle, and its pages, if all read nodes told.
+    before: Option<(u64, Option<u64>)>,
+    /// The number of the last cycle that is listed.
+    last: u64,
+    list: VecDeque<Value>,
+}
+
+impl Cycles {
+    /// Looks at a status.
+    pub(super) fn look(&self, status: &Status) {
+        if status.cycle.is_some() || status.serving != status.committed {
+            return;
+        }
+        let mut seen = self.0.lock();
+        let pages = served(status);
+        if let Some(outcome) = status.outcome.as_ref().filter(|outcome| outcome.cycle > seen.last) {
+            // Nodes give signs of life now and then: wait until all of them stand at the generation.
+            let stands = |node: &webbase_node::plan::NodeStatus| {
+                node.state == NodeState::Down
+                    || node.progress.is_none() && node.generation >= Some(status.serving)
+            };
+            if !status.nodes.iter().filter(|node| node.read).all(stands) {
+                return;
+            }
+            let is_next = matches!(outcome.end, CycleEnd::Committed { generation }
+                if seen.before.is_some_and(|(before, _)| generation == before + 1));
+            let before = seen.before.and_then(|(_, pages)| pages).filter(|_| is_next);
+            let classes = before.zip(pages).map(|(before, after)| {
+                let unchanged = after.saturating_sub(outcome.pages);
+                json!({"a": before.saturating_sub(unchanged), "b": unchanged, "c": outcome.pages})
+            });
+            let (generation, aborted) = match &outcome.end {
+                CycleEnd::Committed { generation } => (Some(generation), None),
+                CycleEnd::Aborted { why } => (None, Some(why)),
+            };
+            let told = json!({
+                "cycle": outcome.cycle, "generation": generation, "aborted": aborted, "pages": outcome.pages,
+                "bytes": outcome.bytes, "took_ms": outcome.took_ms, "classes": classes,
+            });
+            seen.last = outcome.cycle;
+            if seen.list.len() >= KEPT {
+                seen.list.pop_front();
+            }
+            seen.list.push_back(told);
+        }
+        seen.before = Some((status.serving, pages));
+    }
+
+    pub(super) fn as_json(&self) -> Value {
+        self.0.lock().list.iter().cloned().collect()
+    }
+}
+
+/// How many pages read nodes have, if all of them tell.
+fn served(status: &Status) -> Option<u64> {
+    let mut all = 0;
+    for node in status.nodes.iter().filter(|node| node.read) {
+        if node.state == NodeState::Down {
+            return None;
+        }
+        all += Stats::from(node.figures?.store).pages;
+    }
+    Some(all)
+}

@@ -1,0 +1,196 @@
+//! The console in a real browser: what it shows, what it does, and that a stored page cannot reach it. Pictures of it are kept in
+//! target/screenshots.
+
+mod chromium;
+mod processes;
+
+use chromium::Browser;
+use tempfile::TempDir;
+use webbase::demo;
+use webbase::embedded::{Embedded, Options};
+use webbase_storage::Page;
+
+/// A repository with the demo's world, and a browser; nothing where there is no browser.
+async fn rig() -> Option<(Embedded, TempDir, Browser)> {
+    let program = chromium::found()?;
+    let folder = tempfile::tempdir().unwrap();
+    let mut options = Options::new(folder.path());
+    options.read_nodes = 2;
+    let embedded = Embedded::start(options).await.unwrap();
+    demo::fill(embedded.cluster()).await.unwrap();
+    Some((embedded, folder, Browser::start(&program)))
+}
+
+fn page<'a>(url: &'a str, body: &'a [u8]) -> Page<'a> {
+    let head = b"HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=utf-8\r\n\r\n";
+    Page {
+        url,
+        fetched_at_ms: 1_770_000_000_000,
+        status: 200,
+        mime: "text/html",
+        head,
+        body,
+        ..Page::default()
+    }
+}
+
+fn set(id: &str, value: &str) -> String {
+    format!("document.getElementById('{id}').value = {}", serde_json::json!(value))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn the_console_shows_looks_up_browses_and_runs_a_cycle() {
+    let Some((embedded, _folder, mut browser)) = rig().await else { return };
+    browser.look_like(1280, 900, "light");
+    browser.open(&format!("http://{}/", embedded.http()));
+    browser.until("document.getElementById('t-pages').textContent === '3,000'");
+    browser.until("document.querySelectorAll('article.node[data-state=idle]').length === 3");
+    browser.until("document.querySelectorAll('.chart canvas').length === 3");
+
+    let (world, _) = demo::world();
+    browser.key("/");
+    browser.until("document.activeElement.id === 'url'");
+    browser.eval(&set("url", &world.url(0)));
+    browser.eval("document.getElementById('lookup').requestSubmit()");
+    browser.until("!document.getElementById('found').hidden");
+    browser.until(&format!("document.querySelector('#about dd').textContent === {:?}", world.url(0)));
+    browser.until("document.getElementById('head').textContent.startsWith('HTTP/1.1 200 OK')");
+    browser.until("document.querySelectorAll('#links a').length > 2");
+    // A link leads to the next page.
+    browser.eval("document.querySelector('#links a:last-of-type').click()");
+    browser.until("location.hash.startsWith('#lookup=')");
+    browser.until(&format!("document.querySelector('#about dd').textContent !== {:?}", world.url(0)));
+    browser.eval(&set("url", "http://not-there.example/"));
+    browser.eval("document.getElementById('lookup').requestSubmit()");
+    browser.until("document.getElementById('not-found').textContent.length > 10");
+    // The answer 404 is what was asked for; the browser notes it as an error of the network.
+    let noted = browser.complaints();
+    assert!(noted.iter().all(|text| text.contains("404")), "{noted:?}");
+
+    let new = page("http://new.example/", b"<p>new");
+    embedded.cluster().add(&[new]).await.unwrap();
+    browser.eval("document.getElementById('start-cycle').click()");
+    browser.until("document.getElementById('cycle-text').textContent.startsWith('Generation 2 was made')");
+    browser.until("document.getElementById('t-pages').textContent === '3,001'");
+    browser.until("document.getElementById('classes-text').textContent.startsWith('1 new (C)3,000 unchanged (B)0 replaced')");
+
+    browser.eval(&set("url", &world.url(0)));
+    browser.eval("document.getElementById('lookup').requestSubmit()");
+    browser.until("!document.getElementById('found').hidden");
+    for (name, width, height) in [("desktop", 1280, 900), ("phone", 390, 844)] {
+        for scheme in ["light", "dark"] {
+            browser.look_like(width, height, scheme);
+            let wide = browser.eval("document.documentElement.scrollWidth").as_u64().unwrap();
+            assert!(wide <= width.into(), "{name}: the page is {wide} wide");
+            browser.picture(&format!("console-{name}-{scheme}"));
+        }
+    }
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+    drop(browser);
+    embedded.shutdown().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_node_is_added_and_drained_from_the_console() {
+    let Some((embedded, folder, mut browser)) = rig().await else { return };
+    browser.look_like(1280, 900, "light");
+    browser.open(&format!("http://{}/", embedded.http()));
+    browser.until("document.querySelectorAll('article.node[data-state=idle]').length === 3");
+    browser.eval("window.confirm = () => true");
+    browser.eval("document.querySelector('#add-node button').click()");
+    browser.until("document.querySelectorAll('article.node').length === 4");
+    assert!(folder.path().join("read-3").is_dir());
+    let added = browser.eval("document.getElementById('node-text').textContent.slice(5, 13)");
+    let added = added.as_str().unwrap().to_owned();
+    let its = format!("article.node[data-node^=\"{added}\"]");
+    browser.until(&format!("document.querySelector('{its}').innerText.includes('generation')"));
+    // It gets its share with a cycle, and gives it back when it is drained.
+    browser.eval("document.getElementById('start-cycle').click()");
+    browser.until("document.getElementById('cycle-text').textContent.startsWith('Generation 2 was made')");
+    browser.until(&format!("!document.querySelector('{its} button').disabled"));
+    browser.eval(&format!("document.querySelector('{its} button').click()"));
+    browser.until("document.querySelectorAll('article.node').length === 3");
+    browser.until("document.getElementById('t-pages').textContent === '3,000'");
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+    drop(browser);
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    while folder.path().join("read-3").exists() {
+        assert!(std::time::Instant::now() < until, "the drained node's folder is put aside");
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    embedded.shutdown().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_hostile_page_cannot_touch_the_console() {
+    const HOSTILE: &str = r#"<!doctype html><title>hostile</title>
+<meta http-equiv="refresh" content="1;url=javascript:top.owned=1">
+<base href="http://evil.example/" target="_top">
+<script>
+  top.owned = 1; parent.document.title = 'owned'; top.location = 'about:blank#owned';
+  fetch('/cycle', {method: 'POST'}); localStorage.setItem('webbase-theme', 'owned'); alert(1);
+</script>
+<script src="/console/console.js"></script>
+<svg onload="parent.owned=1"><script>parent.owned=1</script></svg>
+<img src=x onerror="top.owned=1"><iframe srcdoc="<script>top.owned=1</script>"></iframe>
+<form id=f action="/cycle" method="post"><input autofocus onfocus="document.getElementById('f').submit()"></form>
+<a href="javascript:top.owned=1" id=a>x</a>
+</textarea></script></style></title><script>parent.parent.owned = 1</script>"#;
+    let Some((embedded, _folder, mut browser)) = rig().await else { return };
+    let url = "http://hostile.example/\"><script>owned=1</script>";
+    let pages = [page(url, HOSTILE.as_bytes()), page("http://hostile.example/", HOSTILE.as_bytes())];
+    embedded.cluster().add(&pages).await.unwrap();
+    let generation = embedded.cluster().cycle(|_| {}).await.unwrap();
+    browser.look_like(1280, 900, "light");
+    let console = format!("http://{}/", embedded.http());
+    browser.open(&console);
+    browser.until("document.getElementById('t-pages').textContent === '3,002'");
+    for url in [url, "http://hostile.example/"] {
+        browser.eval("document.getElementById('found').hidden = true");
+        browser.eval(&set("url", url));
+        browser.eval("document.getElementById('lookup').requestSubmit()");
+        browser.until("!document.getElementById('found').hidden");
+        browser.until("document.getElementById('head').textContent.startsWith('HTTP/1.1 200')");
+        // Longer than its refresh takes.
+        browser.eval("new Promise((done) => setTimeout(done, 1500))");
+        let touched = "[typeof window.owned, document.title, localStorage.getItem('webbase-theme')].join()";
+        assert_eq!(browser.eval(touched), "undefined,webbase,");
+        assert_eq!(browser.eval("location.href"), console.as_str());
+    }
+    browser.picture("hostile");
+    // Opened by itself it is as harmless: nothing of it runs, and it has no origin.
+    let target = format!("{console}page?url=http%3A%2F%2Fhostile.example%2F");
+    browser.call("Page.navigate", serde_json::json!({"url": target}));
+    browser.until("document.title === 'hostile'");
+    // Timers do not run there either.
+    std::thread::sleep(std::time::Duration::from_millis(1500));
+    assert_eq!(browser.eval("document.title + window.origin"), "hostilenull");
+    assert_eq!(browser.eval("typeof window.owned"), "undefined");
+    let status = embedded.cluster().status().await.unwrap();
+    assert_eq!((status.committed, status.cycle), (generation, None), "it started no cycle");
+    drop(browser);
+    embedded.shutdown().await.unwrap();
+}
+
+#[test]
+fn a_killed_node_turns_down_and_returns() {
+    let Some(program) = chromium::found() else { return };
+    let mut repository = processes::Repository::start();
+    let mut browser = Browser::start(&program);
+    browser.look_like(1280, 900, "dark");
+    browser.open(&repository.console());
+    browser.until("document.querySelectorAll('article.node[data-state=idle]').length === 3");
+    // Where nodes are processes the console tells how to start one.
+    browser.eval("document.querySelector('#add-node button').click()");
+    browser
+        .until("document.getElementById('node-text').textContent.includes('webbase node --dir DIR --mgmt')");
+    browser.complaints();
+    repository.kill("r2");
+    browser.until("document.querySelectorAll('article.node[data-state=down]').length === 1");
+    browser.until("document.getElementById('summary').textContent.endsWith('is down')");
+    browser.until("document.getElementById('t-nodes').textContent === '2 / 3'");
+    browser.picture("node-down");
+    repository.restart("r2");
+    browser.until("document.querySelectorAll('article.node[data-state=idle]').length === 3");
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+}
