@@ -45,6 +45,7 @@ enum Command {
     Keys(cmd::keys::Keys),
     Get(cmd::get::Get),
     Stream(cmd::stream::Stream),
+    Rank(cmd::rank::Rank),
     Drain(cmd::drain::Drain),
     RemoveLost(cmd::remove_lost::RemoveLost),
 }
@@ -62,6 +63,7 @@ fn main() -> ExitCode {
             Command::Keys(command) => command.run().await,
             Command::Get(command) => command.run().await,
             Command::Stream(command) => command.run().await,
+            Command::Rank(command) => command.run().await,
             Command::Drain(command) => command.run().await,
             Command::RemoveLost(command) => command.run().await,
         }

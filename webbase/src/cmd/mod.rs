@@ -6,6 +6,7 @@ pub(crate) mod get;
 pub(crate) mod keys;
 pub(crate) mod mgmt;
 pub(crate) mod node;
+pub(crate) mod rank;
 pub(crate) mod remove_lost;
 pub(crate) mod status;
 pub(crate) mod stream;
