@@ -7,12 +7,19 @@
 //! I_i = (c·Σ_{j≠i} M_ij·I_j + (1−c)·E_i·|I|₁) / (λ − c·M_ii)        λ = c·Σ_{j has links} I_j/|I|₁ + (1−c)
 //! ```
 //!
-//! λ and |I|₁ stay as they are during a sweep. Where what pages without links have is spread ([`FixedPoint::Spread`]),
+//! λ is an estimate until the end, and may be below c·M_ii at first; such a page takes its own last value instead, as any
+//! other's. λ and |I|₁ stay as they are during a sweep; where changes don't get smaller from sweep to sweep, λ follows its estimate more
+//! slowly. Should even that not settle in twice the rounds that power iteration needs, power iteration goes on from there. Where what pages without links have is spread ([`FixedPoint::Spread`]),
 //! the vector is that of λ = 1, scaled to 1 at the end.
 
 use super::graph::Graph;
-use super::power::{Sums, gather};
+use super::power::{self, Sums, gather};
 use super::{FixedPoint, Personalisation, Settings, Solution};
+
+/// A diagonal smaller than this part of λ is not divided by.
+const DIAGONAL_MIN: f64 = 1.0 / 16.0;
+/// λ follows its estimate at least so far.
+const FOLLOWS_MIN: f64 = 1.0 / 64.0;
 
 pub(super) fn solve(
     graph: &Graph,
@@ -24,7 +31,18 @@ pub(super) fn solve(
 ) -> Solution {
     let mut sweep = Sweep::new(graph, e, values, settings);
     let mut solution = Solution { values: Vec::new(), rounds: 0, change: f64::INFINITY, converged: false };
+    let patience = 2.0 * settings.change_max().ln() / settings.damping.ln();
     while solution.rounds < settings.rounds_max && !solution.converged {
+        if f64::from(solution.rounds) > patience {
+            let sum: f64 = sweep.values.iter().sum();
+            let values = sweep.values.iter().map(|value| value / sum).collect();
+            let before = solution.rounds;
+            let settings = Settings { rounds_max: settings.rounds_max - before, ..*settings };
+            let rest = power::solve(graph, e, values, &settings, &mut |round, change| {
+                progress(before + round, change)
+            });
+            return Solution { rounds: before + rest.rounds, ..rest };
+        }
         solution.change = match slices {
             None => sweep.by_page(),
             Some(slices) => sweep.by_slice(slices),
@@ -48,6 +66,10 @@ struct Sweep<'a> {
     values: Vec<f64>,
     passing: Vec<f64>,
     sums: Sums,
+    lambda: Option<f64>,
+    /// How far λ goes to its estimate.
+    follows: f64,
+    last_change: f64,
 }
 
 impl<'a> Sweep<'a> {
@@ -64,15 +86,22 @@ impl<'a> Sweep<'a> {
             .map(|page| graph.out().row(page).binary_search(&(page as u32)).is_ok())
             .collect();
         let sums = Sums::of(&values, &shares);
-        Self { graph, e, settings, shares, to_self, values, passing, sums }
+        let (lambda, follows, last_change) = (None, 1.0, f64::INFINITY);
+        Self { graph, e, settings, shares, to_self, values, passing, sums, lambda, follows, last_change }
     }
 
     /// λ, and the factor of E.
-    fn factors(&self) -> (f64, f64) {
+    fn factors(&mut self) -> (f64, f64) {
         let c = self.settings.damping;
         let norm = self.sums.linked + self.sums.dangling;
         match self.settings.fixed_point {
-            FixedPoint::Renormalised => (c * self.sums.linked / norm + (1.0 - c), (1.0 - c) * norm),
+            FixedPoint::Renormalised => {
+                let estimate = c * self.sums.linked / norm + (1.0 - c);
+                let before = self.lambda.unwrap_or(estimate);
+                let lambda = before + self.follows * (estimate - before);
+                self.lambda = Some(lambda);
+                (lambda, (1.0 - c) * norm)
+            }
             FixedPoint::Spread => (1.0, 1.0 - c),
         }
     }
@@ -86,9 +115,10 @@ impl<'a> Sweep<'a> {
         self.graph.into().for_rows(0..self.graph.pages(), |page, sources| {
             let mut got = gather(&self.passing, sources);
             let mut diagonal = lambda;
-            if self.to_self[page] {
+            let solved = lambda - c * self.shares[page];
+            if self.to_self[page] && solved > lambda * DIAGONAL_MIN {
                 got -= self.passing[page];
-                diagonal -= c * self.shares[page];
+                diagonal = solved;
             }
             let value = (c * got + by_e * self.e.share(page)) / diagonal;
             sums.change += (value - self.values[page]).abs();
@@ -123,6 +153,11 @@ impl<'a> Sweep<'a> {
 
     fn take(&mut self, sums: Sums) -> f64 {
         self.sums = sums;
-        sums.change / (sums.linked + sums.dangling)
+        let change = sums.change / (sums.linked + sums.dangling);
+        if change >= self.last_change {
+            self.follows = (self.follows / 2.0).max(FOLLOWS_MIN);
+        }
+        self.last_change = change;
+        change
     }
 }

@@ -82,9 +82,9 @@ impl Grid {
     #[expect(clippy::indexing_slicing, reason = "all vectors are padded to the grid's blocks")]
     fn forward(&self, columns: Range<usize>, passing: &[f64], got: &mut [f64]) {
         let (passing, got) = (passing.as_chunks::<BLOCK>().0, got.as_chunks_mut::<BLOCK>().0);
-        for a in 0..self.blocks {
+        for (a, passing) in passing.iter().enumerate() {
             for b in columns.clone() {
-                forward(self.cell(a, b), &passing[a], &mut got[b]);
+                forward(self.cell(a, b), passing, &mut got[b]);
             }
         }
     }

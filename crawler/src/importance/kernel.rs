@@ -16,13 +16,23 @@ pub(crate) fn padded(mut values: Vec<f64>) -> Vec<f64> {
 }
 
 /// Importance goes forward: every target gets what its source passes on.
+#[expect(clippy::indexing_slicing, reason = "a place has 16 bits, and a block so many places")]
 pub(crate) fn forward(cell: &[u32], passing: &Block, got: &mut Block) {
     for position in cell {
         got[(position & 0xffff) as usize] += passing[(position >> 16) as usize];
     }
 }
 
-/// Both at once: importance goes forward, and usefulness backward, every source getting what its target has.
+/// Usefulness goes backward: every source gets what its target has.
+#[expect(clippy::indexing_slicing, reason = "a place has 16 bits, and a block so many places")]
+pub(crate) fn backward(cell: &[u32], has: &Block, got: &mut Block) {
+    for position in cell {
+        got[(position >> 16) as usize] += has[(position & 0xffff) as usize];
+    }
+}
+
+/// Both at once.
+#[expect(clippy::indexing_slicing, reason = "a place has 16 bits, and a block so many places")]
 pub(crate) fn both_ways(
     cell: &[u32],
     (passing, got_back): (&Block, &mut Block),

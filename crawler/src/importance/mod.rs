@@ -24,13 +24,15 @@ pub mod edge_list;
 mod gauss_seidel;
 mod graph;
 mod grid;
-mod kernel;
+pub(crate) mod kernel;
+pub mod on_disk;
 mod personalisation;
 mod power;
 #[cfg(test)]
 mod tests;
 mod usefulness;
 
+pub(crate) use graph::tidy;
 pub use graph::{Graph, GraphBuilder, LINKS_MAX};
 pub use grid::{Both, Grid, both};
 pub use personalisation::Personalisation;

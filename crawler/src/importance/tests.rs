@@ -61,6 +61,8 @@ fn webs() -> impl Strategy<Value = (usize, Vec<(u32, u32)>)> {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
     /// Self-links, duplicates, cycles, pages without links: every method finds the same fixed point, both of them.
     #[test]
     fn methods_agree_with_the_formula((pages, links) in webs(), weights in proptest::collection::vec(0.01f64..1.0, 24), c in 0.3f64..0.9) {
@@ -74,10 +76,10 @@ proptest! {
                 prop_assert!(found.converged);
                 let off = distance(&found.values, &expected);
                 prop_assert!(off < 1e-9, "{method:?} is {off} off: {:?}, expected {expected:?}", found.values);
-                // From the result it is one or two rounds; from its multiple as well.
+                // From a multiple of the result it takes no longer.
                 let again: Vec<f64> = found.values.iter().map(|value| value * 7.0).collect();
                 let again = importance(&graph, &e, Some(&again), method, &settings).unwrap();
-                prop_assert!(again.rounds <= 2 && distance(&again.values, &expected) < 1e-9);
+                prop_assert!(again.rounds <= found.rounds.max(2) && distance(&again.values, &expected) < 1e-9);
             }
         }
     }
@@ -262,4 +264,69 @@ fn a_page_with_a_million_links_has_65534() {
     assert_eq!(graph.links_of(7).last(), Some(&999_999));
     let sum: f64 = plain(&graph, Method::Power).iter().sum();
     assert!((sum - 1.0).abs() < 1e-9);
+}
+
+/// On disk, three tiles on each side: whatever the memory, power, Gauss–Seidel and both at once come to the fixed points that
+/// memory gives.
+#[test]
+fn on_disk_it_is_the_same() {
+    use std::sync::Arc;
+
+    use webbase_storage::disk::OsDisk;
+
+    use super::on_disk::{OnDisk, Scan};
+    use crate::link_matrix::{Matrix, MatrixBuilder};
+
+    let folder = tempfile::tempdir().unwrap();
+    let (pages, mut state) = (1_200_000u32, 3u64);
+    let mut random = move |below: u32| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as u32 % below
+    };
+    let disk = Arc::new(OsDisk::new());
+    let path = folder.path().join("matrix");
+    let (mut on_disk, mut in_memory) =
+        (MatrixBuilder::new(disk.clone(), &path, 1 << 20), GraphBuilder::new());
+    for page in (0..pages).step_by(3) {
+        let links: Vec<u32> = (0..random(4)).map(|_| random(pages)).collect();
+        links.iter().for_each(|link| in_memory.add(page, *link));
+        on_disk.add(page, &links).unwrap();
+    }
+    on_disk.finish(Some(pages)).unwrap();
+    let graph = in_memory.build(Some(pages as usize)).unwrap();
+    let interest = || Interest::of(pages as usize, |page| page % 10 == 0);
+    // Half of what there is at each link: as good a test in a quarter of the rounds.
+    let settings = Settings { damping: 0.5, epsilon: 1e-11, ..Settings::default() };
+    let e = Personalisation::uniform(graph.pages());
+    let known = importance(&graph, &e, None, Method::Power, &settings).unwrap().values;
+    let useful = usefulness(&graph, &known, &interest(), Usefulness::Average, None, Method::Power, &settings)
+        .unwrap()
+        .values;
+    let start = |budget: usize| {
+        let matrix = Matrix::open(&*disk, &path).unwrap();
+        assert_eq!(matrix.links(), graph.links() as u64);
+        OnDisk::start(disk.clone(), folder.path(), matrix, interest(), settings, budget).unwrap()
+    };
+    let check = |solved: &OnDisk, what: &str| {
+        let (mut i, mut j) = (Vec::new(), Vec::new());
+        solved.for_importance(|_, value| i.push(value)).unwrap();
+        solved.for_usefulness(|_, value| j.push(value)).unwrap();
+        assert!(distance(&i, &known) < 1e-9, "importance, {what}: {:e}", distance(&i, &known));
+        assert!(distance(&j, &useful) < 1e-9, "usefulness, {what}: {:e}", distance(&j, &useful));
+    };
+    let mut scans = Vec::new();
+    for (scan, budget) in [(Scan::Power, 1 << 30), (Scan::Power, 1), (Scan::GaussSeidel, 1)] {
+        let mut solving = start(budget);
+        assert_eq!(solving.groups(), if budget == 1 { (3, 3) } else { (1, 1) });
+        scans.push(solving.importance(scan, 1000).unwrap().rounds);
+        assert!(solving.usefulness(scan, 1000).unwrap().converged);
+        check(&solving, &format!("{scan:?} in {budget} bytes"));
+    }
+    assert_eq!(scans[0], scans[1]);
+    assert!(scans[2] <= scans[0], "{scans:?}");
+    for budget in [1, 1 << 30] {
+        let mut solving = start(budget);
+        assert!(solving.both(1000).unwrap().converged);
+        check(&solving, &format!("both in {budget} bytes"));
+    }
 }

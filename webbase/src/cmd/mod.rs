@@ -7,6 +7,7 @@ pub(crate) mod keys;
 pub(crate) mod mgmt;
 pub(crate) mod node;
 pub(crate) mod rank;
+mod rank_bench;
 pub(crate) mod remove_lost;
 pub(crate) mod status;
 pub(crate) mod stream;

@@ -21,11 +21,12 @@ use webbase_crawler::importance::{
 #[command(after_help = "Examples:
   webbase rank --graph links.txt --out ranks.txt
   webbase rank --graph links.txt.zst --nodes 325557 --xml xml-pages.txt --out ranks.txt
+  webbase rank --bench --bench-pages 5000000
   webbase rank --graph links.txt.gz --out - | sort -k2 -g -r | head      the most important pages")]
 pub(crate) struct Rank {
     /// The links.
-    #[arg(long, value_name = "FILE")]
-    graph: PathBuf,
+    #[arg(long, value_name = "FILE", required_unless_present = "bench")]
+    graph: Option<PathBuf>,
     /// How many pages there are; else one more than the highest number in the graph.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32))]
     nodes: Option<u32>,
@@ -50,8 +51,29 @@ pub(crate) struct Rank {
     #[arg(long, value_name = "METHOD", default_value = "power", value_parser = ["power", "gauss-seidel"])]
     method: String,
     /// Where to write; - is stdout.
-    #[arg(long, value_name = "FILE")]
-    out: PathBuf,
+    #[arg(long, value_name = "FILE", required_unless_present = "bench")]
+    out: Option<PathBuf>,
+    /// Measure this machine on random graphs instead: the papers' table. Takes minutes, and 60 bytes of disk a page.
+    #[arg(long, conflicts_with_all = ["graph", "out", "nodes", "xml"])]
+    bench: bool,
+    /// Pages of the graphs on disk.
+    #[arg(
+        long,
+        value_name = "N,N",
+        value_delimiter = ',',
+        default_value = "20000000,40000000",
+        requires = "bench"
+    )]
+    bench_pages: Vec<u32>,
+    /// Pages of the graph in memory; 0 leaves it out.
+    #[arg(long, value_name = "N", default_value_t = 10_000_000, requires = "bench")]
+    bench_memory_pages: u32,
+    /// Memory for the graphs on disk, in MB.
+    #[arg(long, value_name = "MB,MB", value_delimiter = ',', default_value = "80,40", requires = "bench")]
+    bench_budgets: Vec<usize>,
+    /// Where the graphs on disk are made; they are removed afterwards.
+    #[arg(long, value_name = "DIR", default_value = ".", requires = "bench")]
+    bench_dir: PathBuf,
 }
 
 impl Rank {
@@ -60,9 +82,16 @@ impl Rank {
     }
 
     fn compute(&self) -> Result<()> {
+        if self.bench {
+            let (memory, disk) = (self.bench_memory_pages, &self.bench_pages);
+            return super::rank_bench::bench(&self.bench_dir, memory, disk, &self.bench_budgets);
+        }
+        let (Some(graph), Some(out)) = (&self.graph, &self.out) else {
+            bail!("--graph names the links, --out where to write");
+        };
         let settings = self.settings();
         let method = if self.method == "power" { Method::Power } else { Method::GaussSeidel };
-        let graph = self.read_graph()?;
+        let graph = self.read_graph(graph)?;
         let pages = graph.pages();
         let interest = self.read_interest(pages)?;
         eprintln!("{pages} pages, {} links", graph.links());
@@ -85,7 +114,7 @@ impl Rank {
             bail!("usefulness still changes by {:.1e} after {} rounds", useful.change, useful.rounds);
         }
         eprintln!("usefulness: {} rounds", useful.rounds);
-        self.write(&found.values, &useful.values)
+        write_ranks(out, &found.values, &useful.values)
     }
 
     fn settings(&self) -> Settings {
@@ -101,9 +130,9 @@ impl Rank {
         }
     }
 
-    fn read_graph(&self) -> Result<Graph> {
-        let (name, mut builder, mut said) = (self.graph.display(), GraphBuilder::new(), Said::new());
-        let input = open(&self.graph)?;
+    fn read_graph(&self, path: &Path) -> Result<Graph> {
+        let (name, mut builder, mut said) = (path.display(), GraphBuilder::new(), Said::new());
+        let input = open(path)?;
         let progress = &mut |lines| said.sometimes(|| format!("{name}: {lines} lines"));
         read_links(input, self.nodes.map(u64::from), |from, to| builder.add(from, to), progress)
             .with_context(|| format!("{name}"))?;
@@ -121,23 +150,23 @@ impl Rank {
         .with_context(|| format!("{}", path.display()))?;
         Ok(Interest::of(pages, |page| xml.get(page as usize).copied().unwrap_or(false)))
     }
+}
 
-    /// Writes the whole file or none: beside it first, then in its place.
-    fn write(&self, importance: &[f64], useful: &[f64]) -> Result<()> {
-        if self.out.as_os_str() == "-" {
-            return lines(std::io::stdout().lock(), importance, useful).context("cannot write to stdout");
-        }
-        let failed = || format!("cannot write {}", self.out.display());
-        let mut beside = self.out.clone().into_os_string();
-        beside.push(".partial");
-        let file = File::create(&beside).with_context(failed)?;
-        lines(&file, importance, useful).with_context(failed)?;
-        file.sync_all().with_context(failed)?;
-        std::fs::rename(&beside, &self.out).with_context(failed)?;
-        let folder = self.out.parent().filter(|folder| !folder.as_os_str().is_empty());
-        let folder = File::open(folder.unwrap_or(Path::new("."))).with_context(failed)?;
-        folder.sync_all().with_context(failed)
+/// Writes the whole file or none: beside it first, then in its place.
+fn write_ranks(out: &Path, importance: &[f64], useful: &[f64]) -> Result<()> {
+    if out.as_os_str() == "-" {
+        return lines(std::io::stdout().lock(), importance, useful).context("cannot write to stdout");
     }
+    let failed = || format!("cannot write {}", out.display());
+    let mut beside = out.to_path_buf().into_os_string();
+    beside.push(".partial");
+    let file = File::create(&beside).with_context(failed)?;
+    lines(&file, importance, useful).with_context(failed)?;
+    file.sync_all().with_context(failed)?;
+    std::fs::rename(&beside, out).with_context(failed)?;
+    let folder = out.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = File::open(folder.unwrap_or(Path::new("."))).with_context(failed)?;
+    folder.sync_all().with_context(failed)
 }
 
 fn open(path: &Path) -> Result<Box<dyn std::io::BufRead>> {
