@@ -9,6 +9,9 @@
 //! now, which to read for the first time. Pure functions of state and `now`.
 //!
 //! [`site_metadata`] writes and reads what a site publishes about its own pages: metadata archives and sitemaps.
+//!
+//! [`importance`] computes what pages are worth from the links between them, and what HTML pages lead to, in memory and on disk;
+//! [`link_matrix`] keeps those links on disk.
 
 pub mod change_rate;
 pub mod metadata;
@@ -17,3 +20,5 @@ pub mod site_metadata;
 
 #[cfg(test)]
 mod random;
+pub mod importance;
+pub mod link_matrix;

@@ -12,6 +12,8 @@ pub(crate) mod keys;
 pub(crate) mod mgmt;
 pub(crate) mod node;
 pub(crate) mod progress;
+pub(crate) mod rank;
+mod rank_bench;
 pub(crate) mod remove_lost;
 pub(crate) mod restore;
 pub(crate) mod schedule;

@@ -1,0 +1,46 @@
+//! The innermost loops over a cell of the block grid: the links from one block of pages to another.
+//!
+//! A link is a position, the source's place in its block times 65 536 plus the target's in its own. Blocks of vectors are
+//! arrays of exactly so many values (512 KiB, a second-level cache), so that no place in them needs a check.
+
+/// Pages of a block.
+pub(crate) const BLOCK: usize = 1 << 16;
+
+/// A vector's values of one block.
+pub(crate) type Block = [f64; BLOCK];
+
+/// `values` followed by zeros, up to whole blocks.
+pub(crate) fn padded(mut values: Vec<f64>) -> Vec<f64> {
+    values.resize(values.len().next_multiple_of(BLOCK), 0.0);
+    values
+}
+
+/// Importance goes forward: every target gets what its source passes on.
+#[expect(clippy::indexing_slicing, reason = "a place has 16 bits, and a block so many places")]
+pub(crate) fn forward(cell: &[u32], passing: &Block, got: &mut Block) {
+    for position in cell {
+        got[(position & 0xffff) as usize] += passing[(position >> 16) as usize];
+    }
+}
+
+/// Usefulness goes backward: every source gets what its target has.
+#[expect(clippy::indexing_slicing, reason = "a place has 16 bits, and a block so many places")]
+pub(crate) fn backward(cell: &[u32], has: &Block, got: &mut Block) {
+    for position in cell {
+        got[(position >> 16) as usize] += has[(position & 0xffff) as usize];
+    }
+}
+
+/// Both at once.
+#[expect(clippy::indexing_slicing, reason = "a place has 16 bits, and a block so many places")]
+pub(crate) fn both_ways(
+    cell: &[u32],
+    (passing, got_back): (&Block, &mut Block),
+    (has, got): (&Block, &mut Block),
+) {
+    for position in cell {
+        let (source, target) = ((position >> 16) as usize, (position & 0xffff) as usize);
+        got[target] += passing[source];
+        got_back[source] += has[target];
+    }
+}

@@ -1,0 +1,87 @@
+//! Memory and files for reading past the page cache: whole 4096-byte blocks, at whole blocks of memory.
+
+use std::sync::Arc;
+
+use webbase_storage::disk::DiskFile;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use super::{MatrixError, Result};
+use crate::importance::kernel::{BLOCK, Block};
+
+/// What direct reading counts in.
+pub(crate) const ALIGN: u64 = 4096;
+
+#[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C, align(4096))]
+struct AlignedBytes([u8; ALIGN as usize]);
+
+/// Bytes at whole blocks of memory.
+pub(crate) struct Buffer {
+    blocks: Vec<AlignedBytes>,
+}
+
+impl Buffer {
+    pub(crate) fn new(bytes: usize) -> Self {
+        Self { blocks: vec![AlignedBytes([0; ALIGN as usize]); bytes.div_ceil(ALIGN as usize).max(1)] }
+    }
+
+    /// For so many blocks of a vector.
+    pub(crate) fn for_blocks(count: usize) -> Self {
+        Self::new(count * BLOCK_BYTES as usize)
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        self.blocks.as_slice().as_bytes()
+    }
+
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        self.blocks.as_mut_slice().as_mut_bytes()
+    }
+
+    /// As blocks of a vector.
+    pub(crate) fn blocks(&self) -> &[Block] {
+        <[f64]>::ref_from_bytes(self.bytes()).unwrap_or_default().as_chunks().0
+    }
+
+    /// As blocks of a vector.
+    pub(crate) fn blocks_mut(&mut self) -> &mut [Block] {
+        <[f64]>::mut_from_bytes(self.bytes_mut()).unwrap_or_default().as_chunks_mut().0
+    }
+}
+
+/// Bytes of a block of a vector.
+pub(crate) const BLOCK_BYTES: u64 = 8 * BLOCK as u64;
+
+/// The handle past the page cache, or the ordinary one where there is none.
+pub(crate) fn direct(file: &Arc<dyn DiskFile>) -> Arc<dyn DiskFile> {
+    file.open_direct().unwrap_or_else(|| file.clone())
+}
+
+/// Reads the bytes from `offset`, or as many as there are, into `buffer`, which begins at the block `offset` is in. Says where
+/// in the buffer they are. One read fills what is left of the buffer.
+pub(crate) fn read_around(
+    file: &dyn DiskFile,
+    len: u64,
+    offset: u64,
+    wanted: u64,
+    buffer: &mut Buffer,
+) -> Result<std::ops::Range<usize>> {
+    let begin = offset / ALIGN * ALIGN;
+    let end = (offset + wanted).min(len);
+    let reach = end.next_multiple_of(ALIGN).min(len) - begin;
+    let space = buffer.bytes_mut().len() as u64;
+    let (read, end) = if reach > space { (space, begin + space) } else { (reach, end) };
+    let mut filled = 0;
+    while filled < read {
+        // A direct read ends with the file, wherever that is in its last block; it must ask for whole blocks.
+        let ask = read.next_multiple_of(ALIGN).min(space);
+        let Some(rest) = buffer.bytes_mut().get_mut(filled as usize..ask as usize) else { break };
+        match file.read_some_at(rest, begin + filled) {
+            Ok(0) => return Err(MatrixError::corrupt(file.path(), begin + filled, "the file ends here")),
+            Ok(n) => filled += n as u64,
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(MatrixError::io("read", file.path(), e)),
+        }
+    }
+    Ok((offset - begin) as usize..(end - begin) as usize)
+}

@@ -1,0 +1,93 @@
+//! A frame: links of one cell, checked. Little-endian.
+//!
+//! ```text
+//!   OFFSET  SIZE  FIELD
+//!        0     4  payload bytes n
+//!        4     4  links: 1 to 65 536
+//!        8     2  block of the sources
+//!       10     2  block of the targets
+//!       12     4  first position
+//!       16     1  k of the codes
+//!       17     3  zero
+//!       20     n  the gaps to the next positions, less 1 (code.rs)
+//!     20+n     8  CRC-64 of all the above
+//! ```
+//!
+//! A position is the source's place in its block times 65 536 plus the target's in its own. A cell with more links has
+//! several frames one after the other.
+
+use webbase_storage::crc64;
+
+use super::code::{BitWriter, best_k, read_positions};
+
+pub(crate) const HEAD_BYTES: usize = 20;
+const CRC_BYTES: usize = 8;
+/// Links of a frame.
+pub(crate) const FRAME_LINKS_MAX: usize = 1 << 16;
+/// A frame's bytes: a code has at most 65 bits.
+pub(crate) const FRAME_BYTES_MAX: usize = HEAD_BYTES + FRAME_LINKS_MAX * 65 / 8 + 8 + CRC_BYTES;
+
+/// A frame, read and checked.
+#[derive(Debug, Default)]
+pub(crate) struct Frame {
+    /// The block of the sources.
+    pub(crate) from: u16,
+    /// The block of the targets.
+    pub(crate) to: u16,
+    /// The links.
+    pub(crate) positions: Vec<u32>,
+}
+
+/// Appends the frame of these positions of a cell.
+pub(crate) fn write(from: u16, to: u16, positions: &[u32], bits: &mut BitWriter, out: &mut Vec<u8>) {
+    let Some(first) = positions.first() else { return };
+    let gaps = || positions.iter().zip(positions.iter().skip(1)).map(|(one, next)| next - one - 1);
+    let k = best_k(gaps());
+    bits.clear();
+    gaps().for_each(|gap| bits.write(gap, k));
+    let payload = bits.finish();
+    let begin = out.len();
+    out.extend((payload.len() as u32).to_le_bytes());
+    out.extend((positions.len() as u32).to_le_bytes());
+    out.extend(from.to_le_bytes());
+    out.extend(to.to_le_bytes());
+    out.extend(first.to_le_bytes());
+    out.extend([k as u8, 0, 0, 0]);
+    out.extend(payload);
+    let crc = crc64(out.get(begin..).unwrap_or_default());
+    out.extend(crc.to_le_bytes());
+}
+
+/// How many bytes the frame at the beginning of `bytes` has, if its head is there.
+pub(crate) fn frame_bytes(bytes: &[u8]) -> Option<Result<usize, String>> {
+    let head = bytes.first_chunk::<HEAD_BYTES>()?;
+    let payload = u32::from_le_bytes([head[0], head[1], head[2], head[3]]) as usize;
+    let total = HEAD_BYTES + payload + CRC_BYTES;
+    Some(if total <= FRAME_BYTES_MAX { Ok(total) } else { Err(format!("a frame of {total} bytes")) })
+}
+
+impl Frame {
+    /// Reads the frame that `bytes` are.
+    pub(crate) fn read(&mut self, bytes: &[u8]) -> Result<(), String> {
+        let (body, crc) = bytes.split_last_chunk::<CRC_BYTES>().ok_or("cut short")?;
+        let (expected, found) = (crc64(body), u64::from_le_bytes(*crc));
+        if expected != found {
+            return Err(format!("expected CRC-64 {expected:016x}, found {found:016x}"));
+        }
+        let (head, payload) = body.split_first_chunk::<HEAD_BYTES>().ok_or("cut short")?;
+        let links = u32::from_le_bytes([head[4], head[5], head[6], head[7]]) as usize;
+        let first = u32::from_le_bytes([head[12], head[13], head[14], head[15]]);
+        let k = u32::from(head[16]);
+        if links == 0 || links > FRAME_LINKS_MAX || k > 31 {
+            return Err(format!("{links} links with k = {k}"));
+        }
+        self.from = u16::from_le_bytes([head[8], head[9]]);
+        self.to = u16::from_le_bytes([head[10], head[11]]);
+        self.positions.clear();
+        self.positions.push(first);
+        match read_positions(payload, k, first, links - 1, &mut self.positions) {
+            true => Ok(()),
+            false => Err("codes that nobody wrote".into()),
+        }
+    }
+}
