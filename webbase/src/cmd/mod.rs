@@ -19,6 +19,7 @@ pub(crate) mod restore;
 pub(crate) mod schedule;
 pub(crate) mod status;
 pub(crate) mod stream;
+mod stream_warc;
 pub(crate) mod up;
 pub(crate) mod verify;
 

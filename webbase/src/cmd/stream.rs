@@ -5,8 +5,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use reqwest::Response;
 use serde_json::Value;
 
+use super::stream_warc::Watch;
 use crate::client::Server;
 
 /// Go through pages: all, or those that are asked for, of the current generation (with incremental update: as they are now).
@@ -145,6 +147,9 @@ impl Stream {
                 true => e.context("cannot go on; --go-on goes on in the current generation if that is why"),
                 false => e,
             })?;
+        if self.format == "warc" {
+            return warc(answer, self.cursor).await;
+        }
         let mut lines =
             Lines { cursor: self.cursor, left: Vec::new(), progress: Progress::new(), ended: false };
         let mut out = std::io::stdout().lock();
@@ -155,6 +160,33 @@ impl Stream {
         out.flush().context("cannot write to stdout")?;
         ensure!(lines.ended, "the stream was cut off");
         Ok(())
+    }
+}
+
+/// Writes WARC to stdout, and keeps the places that are told on the way.
+async fn warc(mut answer: Response, place: Option<PathBuf>) -> Result<()> {
+    let (mut watch, mut progress, mut kept) = (Watch::start(), Progress::new(), None);
+    while let Some(piece) = answer.chunk().await.context("the stream was cut off")? {
+        let mut out = std::io::stdout().lock();
+        out.write_all(&piece).and_then(|()| out.flush()).context("cannot write to stdout")?;
+        drop(out);
+        let bytes = piece.len() as u64;
+        watch = watch.take(piece)?;
+        let seen = watch.seen();
+        progress.pages = seen.pages;
+        progress.tell(bytes);
+        if let (Some(path), Some(cursor)) = (&place, &seen.cursor)
+            && kept != seen.cursor
+        {
+            keep(path, cursor)?;
+            kept = seen.cursor;
+        }
+    }
+    let seen = watch.end()?;
+    ensure!(seen.ended, "the stream was cut off");
+    match (&place, &seen.cursor) {
+        (Some(path), Some(cursor)) => keep(path, cursor),
+        _ => Ok(()),
     }
 }
 
