@@ -44,7 +44,7 @@ enum Command {
     Cycle(cmd::cycle::Cycle),
     Keys(cmd::keys::Keys),
     Get(cmd::get::Get),
-    Stream(cmd::stream::Stream),
+    Stream(Box<cmd::stream::Stream>),
     Drain(cmd::drain::Drain),
     RemoveLost(cmd::remove_lost::RemoveLost),
 }

@@ -28,7 +28,7 @@ use super::Inner;
 use super::pages::{Answer, Pages};
 use super::requests::{Counted, Stop};
 use super::select::Selection;
-use super::stream::{Picked, Wanted, send_picked};
+use super::stream::{Picked, Picking, Wanted, send_picked};
 use super::workers::Lane;
 use crate::wire::message::Fault;
 use crate::wire::mux::Call;
@@ -241,7 +241,7 @@ fn is_before(item: &Item, place: Cursor) -> bool {
 }
 
 fn pick(wanted: &Wanted, batch: &Batch, mut rotation: Rotation) -> Answer<(Picked, Option<Rotation>)> {
-    let mut picked = Picked::new(wanted);
+    let mut picked = Picking::new(wanted);
     let mut done = false;
     for item in &batch.items {
         if rotation.end.is_some() && !is_before(item, rotation.joined) {

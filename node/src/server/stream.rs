@@ -143,16 +143,14 @@ pub(super) struct Picking<'a> {
     bytes: usize,
 }
 
-impl Picked {
-    pub(super) fn new(wanted: &Wanted) -> Picking<'_> {
+impl<'a> Picking<'a> {
+    pub(super) fn new(wanted: &'a Wanted) -> Picking<'a> {
         let judge = wanted.selection.as_ref().map(Selection::judge);
         let (records, cursors, arrivals) = (Vec::new(), Vec::new(), Vec::new());
         let (dictionaries, damaged) = (Vec::new(), Vec::new());
         Picking { wanted, judge, records, cursors, arrivals, dictionaries, damaged, bytes: 0 }
     }
-}
 
-impl Picking<'_> {
     /// Takes a record, if it is wanted. `next` is the place behind it.
     pub(super) fn take(&mut self, record: &Record, ordinal: Option<u64>, next: Cursor) -> Result<(), Fault> {
         let seen = record.get();
@@ -221,7 +219,7 @@ pub(super) async fn send_picked(pages: &Arc<dyn Pages>, call: &Call, picked: Pic
 }
 
 fn read_chunk(mut source: Box<dyn PageStream>, wanted: &Wanted) -> Result<Chunk, Fault> {
-    let mut picking = Picked::new(wanted);
+    let mut picking = Picking::new(wanted);
     let (mut ended, mut scanned_bytes) = (false, 0);
     for _ in 0..LOOKED_AT_MAX {
         match source.next() {
