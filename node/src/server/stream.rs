@@ -68,7 +68,7 @@ pub(super) async fn serve(
             next = Some(read(chunk.source));
         }
         inner.counters.scanned_bytes.fetch_add(chunk.scanned_bytes, Ordering::Relaxed);
-        send_picked(pages, call, chunk.picked).await?;
+        send_picked(inner, pages, call, chunk.picked).await?;
     }
     call.end();
     Ok(())
@@ -210,7 +210,13 @@ impl<'a> Picking<'a> {
 }
 
 /// Sends a chunk.
-pub(super) async fn send_picked(pages: &Arc<dyn Pages>, call: &Call, picked: Picked) -> Result<(), Stop> {
+pub(super) async fn send_picked(
+    inner: &Inner,
+    pages: &Arc<dyn Pages>,
+    call: &Call,
+    picked: Picked,
+) -> Result<(), Stop> {
+    inner.counters.streamed_pages.fetch_add(picked.records.len() as u64, Ordering::Relaxed);
     for digest in picked.dictionaries {
         call.mux().send_dictionary(digest, |digest| pages.dictionary(digest));
     }
