@@ -386,4 +386,8 @@ pub struct NodeFigures {
     pub repaired: u64,
     /// Bytes of pages in the epoch that takes adds.
     pub epoch_bytes: u64,
+    /// Bytes of records that streams have gone through since its start; a scan that is shared counts once.
+    pub scanned_bytes: u64,
+    /// Pages that streams have sent since its start.
+    pub streamed_pages: u64,
 }

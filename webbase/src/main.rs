@@ -48,7 +48,7 @@ enum Command {
     Keys(cmd::keys::Keys),
     Get(cmd::get::Get),
     Import(cmd::import::Import),
-    Stream(cmd::stream::Stream),
+    Stream(Box<cmd::stream::Stream>),
     Schedule(cmd::schedule::Schedule),
     ExportSite(cmd::export_site::ExportSite),
     Rank(cmd::rank::Rank),

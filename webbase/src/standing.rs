@@ -94,6 +94,8 @@ fn node_json(node: &NodeStatus) -> Value {
             "streams": f.streams,
             "lookups": f.lookups,
             "lookups_answered": f.lookups_answered,
+            "scanned_bytes": f.scanned_bytes,
+            "streamed_pages": f.streamed_pages,
             "damaged": f.damaged,
             "repaired": f.repaired,
         })

@@ -262,6 +262,8 @@ fn figures() -> NodeFigures {
         streams: 0,
         lookups: 3,
         lookups_answered: 1 << 30,
+        scanned_bytes: 1 << 40,
+        streamed_pages: 1 << 30,
         damaged: 0,
         repaired: 0,
         epoch_bytes: 0,

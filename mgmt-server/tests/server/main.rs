@@ -427,8 +427,19 @@ async fn figures_show_what_a_node_does() {
         [(0, 0, NodeState::Idle), (2, 1, NodeState::Storing), (0, 1, NodeState::Streaming)]
     {
         let (lookups, lookups_answered, damaged, repaired, epoch_bytes) = (0, 7, 0, 0, 0);
-        let figures =
-            NodeFigures { store, adds, streams, lookups, lookups_answered, damaged, repaired, epoch_bytes };
+        let (scanned_bytes, streamed_pages) = (0, 0);
+        let figures = NodeFigures {
+            store,
+            adds,
+            streams,
+            lookups,
+            lookups_answered,
+            damaged,
+            repaired,
+            epoch_bytes,
+            scanned_bytes,
+            streamed_pages,
+        };
         node.send(message::encode(&NodeSays::Figures(figures)).into()).await.unwrap();
         eventually!({
             let status = management.status().await.unwrap();

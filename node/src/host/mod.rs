@@ -464,6 +464,8 @@ impl Runner {
             streams: load.streams,
             lookups: load.lookups,
             lookups_answered: load.lookups_answered,
+            scanned_bytes: load.scanned_bytes,
+            streamed_pages: load.streamed_pages,
             damaged: self.repairs.found(),
             repaired: self.repairs.repaired(),
             epoch_bytes: self.disk.update.as_ref().map_or(0, |epochs| epochs.newest().stats().live_bytes),

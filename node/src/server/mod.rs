@@ -151,6 +151,10 @@ pub struct Load {
     pub lookups: u64,
     /// Lookups answered since the start.
     pub lookups_answered: u64,
+    /// Bytes of records that streams have gone through since the start; a scan that is shared counts once.
+    pub scanned_bytes: u64,
+    /// Pages that streams have sent since the start.
+    pub streamed_pages: u64,
 }
 
 #[derive(Default)]
@@ -161,6 +165,8 @@ struct Counters {
     lookups_answered: AtomicU64,
     /// Bytes of records that streams have gone through.
     scanned_bytes: AtomicU64,
+    /// Pages that streams have sent.
+    streamed_pages: AtomicU64,
 }
 
 /// What all connections share.
@@ -321,6 +327,8 @@ impl Inner {
             streams: counters.streams.load(Ordering::Relaxed) as u64,
             lookups: counters.lookups.load(Ordering::Relaxed) as u64,
             lookups_answered: counters.lookups_answered.load(Ordering::Relaxed),
+            scanned_bytes: counters.scanned_bytes.load(Ordering::Relaxed),
+            streamed_pages: counters.streamed_pages.load(Ordering::Relaxed),
         }
     }
 

@@ -5,6 +5,7 @@
 //! sign of life goes out now and then.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -69,6 +70,8 @@ struct Gathering {
     source: Source,
     sorter: Sorter,
     damaged: Vec<(Option<Vec<u8>>, Lost)>,
+    /// Bytes of records that were looked at.
+    bytes: u64,
 }
 
 enum Source {
@@ -99,9 +102,10 @@ pub(super) async fn serve(
         let work = move || gathering.gather();
         let done;
         (gathering, done) = inner.workers.run(Lane::Short, work).done().await??;
-        if !gathering.damaged.is_empty() || life_sign.elapsed() >= LIFE_SIGN {
+        if !gathering.damaged.is_empty() || life_sign.elapsed() >= LIFE_SIGN || done {
             let damaged = std::mem::take(&mut gathering.damaged);
-            send(pages, call, Chunk { damaged, ..Chunk::default() }).await?;
+            let gathered_bytes = std::mem::take(&mut gathering.bytes);
+            send(inner, pages, call, Chunk { damaged, gathered_bytes, ..Chunk::default() }).await?;
             life_sign = Instant::now();
         }
         if done {
@@ -116,7 +120,7 @@ pub(super) async fn serve(
         if chunk.is_empty() {
             break;
         }
-        send(pages, call, chunk).await?;
+        send(inner, pages, call, chunk).await?;
     }
     call.end();
     Ok(())
@@ -128,9 +132,12 @@ struct Chunk {
     places: Vec<Vec<u8>>,
     dictionaries: Vec<u64>,
     damaged: Vec<(Option<Vec<u8>>, Lost)>,
+    /// Bytes of records that were looked at before.
+    gathered_bytes: u64,
 }
 
 impl Chunk {
+    /// Whether nothing is sent.
     fn is_empty(&self) -> bool {
         self.records.is_empty() && self.damaged.is_empty()
     }
@@ -145,7 +152,11 @@ impl Chunk {
     }
 }
 
-async fn send(pages: &Arc<dyn Pages>, call: &Call, chunk: Chunk) -> Result<(), Stop> {
+async fn send(inner: &Inner, pages: &Arc<dyn Pages>, call: &Call, chunk: Chunk) -> Result<(), Stop> {
+    let counters = &inner.counters;
+    counters.streamed_pages.fetch_add(chunk.records.len() as u64, Ordering::Relaxed);
+    let read = chunk.records.iter().map(|record| record.len() as u64).sum::<u64>() + chunk.gathered_bytes;
+    counters.scanned_bytes.fetch_add(read, Ordering::Relaxed);
     for digest in chunk.dictionaries {
         call.mux().send_dictionary(digest, |digest| pages.dictionary(digest));
     }
@@ -203,6 +214,7 @@ fn open(asked: Arc<Asked>, pages: Arc<dyn Pages>) -> Answer<Opened> {
         source,
         sorter,
         damaged: Vec::new(),
+        bytes: 0,
     })))
 }
 
@@ -251,6 +263,7 @@ impl Gathering {
                     }
                 }
                 Some(Ok(record)) => {
+                    self.bytes += record.bytes().len() as u64;
                     let seen = record.get();
                     let page = Seen::from(seen);
                     if !self.is_in(page.key, seen.version()) || !judge.wants(&page)? {
@@ -362,7 +375,7 @@ async fn native(
         let work = move || read_native(&a, &*p, source);
         let (chunk, ended);
         (source, chunk, ended) = inner.workers.run(Lane::Short, work).done().await??;
-        send(pages, call, chunk).await?;
+        send(inner, pages, call, chunk).await?;
         if ended {
             call.end();
             return Ok(());

@@ -28,7 +28,7 @@ use super::Inner;
 use super::pages::{Answer, Pages};
 use super::requests::{Counted, Stop};
 use super::select::Selection;
-use super::stream::{Picked, Wanted, send_picked};
+use super::stream::{Picked, Picking, Wanted, send_picked};
 use super::workers::Lane;
 use crate::wire::message::Fault;
 use crate::wire::mux::Call;
@@ -159,7 +159,7 @@ impl Client<'_> {
         while let Some(batch) = queue.recv().await {
             let at = *rotation.get_or_insert(Rotation { joined: batch.at, at: batch.at, end: None });
             let (picked, next) = self.pick(batch, at).await?;
-            send_picked(self.pages, self.call, picked).await?;
+            send_picked(self.inner, self.pages, self.call, picked).await?;
             match next {
                 Some(next) => rotation = Some(next),
                 None => return Ok(None),
@@ -184,7 +184,7 @@ impl Client<'_> {
                 self.inner.counters.scanned_bytes.fetch_add(bytes, Ordering::Relaxed);
                 let ended = batch.is_last;
                 let (picked, next) = self.pick(Arc::new(batch), rotation).await?;
-                send_picked(self.pages, self.call, picked).await?;
+                send_picked(self.inner, self.pages, self.call, picked).await?;
                 match next {
                     Some(next) => rotation = next,
                     None => return self.since(rotation).await,
@@ -210,7 +210,7 @@ impl Client<'_> {
                 self.inner.workers.run(Lane::Short, move || read_batch(source, from)).done().await?;
             source = back;
             let (picked, next) = self.pick(Arc::new(batch), at).await?;
-            send_picked(self.pages, self.call, picked).await?;
+            send_picked(self.inner, self.pages, self.call, picked).await?;
             match next {
                 Some(next) => at = next,
                 None => return Ok(()),
@@ -241,7 +241,7 @@ fn is_before(item: &Item, place: Cursor) -> bool {
 }
 
 fn pick(wanted: &Wanted, batch: &Batch, mut rotation: Rotation) -> Answer<(Picked, Option<Rotation>)> {
-    let mut picked = Picked::new(wanted);
+    let mut picked = Picking::new(wanted);
     let mut done = false;
     for item in &batch.items {
         if rotation.end.is_some() && !is_before(item, rotation.joined) {

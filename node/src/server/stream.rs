@@ -68,7 +68,7 @@ pub(super) async fn serve(
             next = Some(read(chunk.source));
         }
         inner.counters.scanned_bytes.fetch_add(chunk.scanned_bytes, Ordering::Relaxed);
-        send_picked(pages, call, chunk.picked).await?;
+        send_picked(inner, pages, call, chunk.picked).await?;
     }
     call.end();
     Ok(())
@@ -143,16 +143,14 @@ pub(super) struct Picking<'a> {
     bytes: usize,
 }
 
-impl Picked {
-    pub(super) fn new(wanted: &Wanted) -> Picking<'_> {
+impl<'a> Picking<'a> {
+    pub(super) fn new(wanted: &'a Wanted) -> Picking<'a> {
         let judge = wanted.selection.as_ref().map(Selection::judge);
         let (records, cursors, arrivals) = (Vec::new(), Vec::new(), Vec::new());
         let (dictionaries, damaged) = (Vec::new(), Vec::new());
         Picking { wanted, judge, records, cursors, arrivals, dictionaries, damaged, bytes: 0 }
     }
-}
 
-impl Picking<'_> {
     /// Takes a record, if it is wanted. `next` is the place behind it.
     pub(super) fn take(&mut self, record: &Record, ordinal: Option<u64>, next: Cursor) -> Result<(), Fault> {
         let seen = record.get();
@@ -212,7 +210,13 @@ impl Picking<'_> {
 }
 
 /// Sends a chunk.
-pub(super) async fn send_picked(pages: &Arc<dyn Pages>, call: &Call, picked: Picked) -> Result<(), Stop> {
+pub(super) async fn send_picked(
+    inner: &Inner,
+    pages: &Arc<dyn Pages>,
+    call: &Call,
+    picked: Picked,
+) -> Result<(), Stop> {
+    inner.counters.streamed_pages.fetch_add(picked.records.len() as u64, Ordering::Relaxed);
     for digest in picked.dictionaries {
         call.mux().send_dictionary(digest, |digest| pages.dictionary(digest));
     }
@@ -221,7 +225,7 @@ pub(super) async fn send_picked(pages: &Arc<dyn Pages>, call: &Call, picked: Pic
 }
 
 fn read_chunk(mut source: Box<dyn PageStream>, wanted: &Wanted) -> Result<Chunk, Fault> {
-    let mut picking = Picked::new(wanted);
+    let mut picking = Picking::new(wanted);
     let (mut ended, mut scanned_bytes) = (false, 0);
     for _ in 0..LOOKED_AT_MAX {
         match source.next() {

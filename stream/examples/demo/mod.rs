@@ -8,18 +8,18 @@ use webbase_node::{Host, HostOptions, Role};
 use webbase_storage::Page;
 use webbase_stream::Repository;
 
-pub type Failed = Box<dyn std::error::Error + Send + Sync>;
+pub(crate) type Failed = Box<dyn std::error::Error + Send + Sync>;
 
 /// A repository that ends with this.
-pub struct Demo {
-    pub repository: Repository,
+pub(crate) struct Demo {
+    pub(crate) repository: Repository,
     _nodes: Vec<Host>,
     _server: ManagementServer,
 }
 
 impl Demo {
     /// Starts one in a folder.
-    pub async fn start(dir: &Path) -> Result<Demo, Failed> {
+    pub(crate) async fn start(dir: &Path) -> Result<Demo, Failed> {
         let mut options = ServerOptions::new(dir.join("mgmt"), "127.0.0.1:0".parse()?);
         options.range_bits = 4;
         let server = ManagementServer::start(options).await?;
@@ -39,7 +39,7 @@ impl Demo {
 
     /// Adds some pages, and makes them visible.
     #[allow(dead_code, reason = "not every example fills a repository")]
-    pub async fn fill(&self) -> Result<(), Failed> {
+    pub(crate) async fn fill(&self) -> Result<(), Failed> {
         let texts: Vec<(String, String)> = (0..200)
             .map(|n| {
                 let body = format!(

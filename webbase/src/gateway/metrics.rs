@@ -185,6 +185,7 @@ fn repository(status: &Status) -> Registry {
         Family::<RoleLabel, Gauge>::default(),
     );
     let (lookups, damaged) = (Family::<RoleLabel, Gauge>::default(), Family::<RoleLabel, Gauge>::default());
+    let (scanned, streamed) = (Family::<RoleLabel, Gauge>::default(), Family::<RoleLabel, Gauge>::default());
     for node in &status.nodes {
         let role = role_name(node);
         nodes.get_or_create(&NodesLabel { role, state: state_name(node.state) }).inc();
@@ -194,6 +195,8 @@ fn repository(status: &Status) -> Registry {
         used.get_or_create(&label).inc_by(store.used_bytes.cast_signed());
         capacity.get_or_create(&label).inc_by(store.capacity_bytes.cast_signed());
         lookups.get_or_create(&label).inc_by(figures.lookups_answered.cast_signed());
+        scanned.get_or_create(&label).inc_by(figures.scanned_bytes.cast_signed());
+        streamed.get_or_create(&label).inc_by(figures.streamed_pages.cast_signed());
         damaged.get_or_create(&label).inc_by(figures.damaged.saturating_sub(figures.repaired).cast_signed());
     }
     registry.register("nodes", "Nodes by role and state", nodes);
@@ -201,6 +204,9 @@ fn repository(status: &Status) -> Registry {
     registry.register_with_unit("store_used", "Space that stores occupy", Unit::Bytes, used);
     registry.register_with_unit("store_capacity", "Space that stores may occupy", Unit::Bytes, capacity);
     registry.register("node_lookups_answered", "Lookups that nodes answered since they started", lookups);
+    let about = "Records that streams went through since nodes started; a shared scan counts once";
+    registry.register_with_unit("node_scanned", about, Unit::Bytes, scanned);
+    registry.register("node_streamed_pages", "Pages that streams sent since nodes started", streamed);
     registry.register("node_damaged_pages", "Pages found damaged and not repaired", damaged);
     registry
 }

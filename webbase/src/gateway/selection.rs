@@ -39,10 +39,13 @@ pub(super) fn parameters() -> Vec<Parameter> {
     ]
 }
 
+/// A parameter, and the condition that its value makes.
+type Named<T> = (&'static str, fn(T) -> Condition);
+
 /// Takes them off a request. None of them, and the answer is `None`.
 pub(super) fn take(params: &mut Params) -> Result<Option<(StreamSpec, How)>, Problem> {
     let mut conditions = Vec::new();
-    let lists: [(&str, fn(Vec<String>) -> Condition); 4] = [
+    let lists: [Named<Vec<String>>; 4] = [
         ("domain", Condition::Domain),
         ("host", Condition::Host),
         ("prefix", Condition::Prefix),
@@ -59,7 +62,7 @@ pub(super) fn take(params: &mut Params) -> Result<Option<(StreamSpec, How)>, Pro
         conditions
             .push(Condition::Status(statuses.iter().map(|text| status(text)).collect::<Result<_, _>>()?));
     }
-    let times: [(&str, fn(u64) -> Condition); 4] = [
+    let times: [Named<u64>; 4] = [
         ("since", Condition::FetchedSince),
         ("until", Condition::FetchedUntil),
         ("modified_since", Condition::ModifiedSince),
@@ -70,7 +73,7 @@ pub(super) fn take(params: &mut Params) -> Result<Option<(StreamSpec, How)>, Pro
             conditions.push(condition(time(name, &text)?));
         }
     }
-    let numbers: [(&str, fn(u64) -> Condition); 3] =
+    let numbers: [Named<u64>; 3] =
         [("min_size", Condition::BytesMin), ("max_size", Condition::BytesMax), ("sample", Condition::Sample)];
     for (name, condition) in numbers {
         conditions.extend(params.number(name)?.map(condition));

@@ -115,3 +115,57 @@ async fn a_stream_gives_every_page_once_and_goes_on_behind_a_cursor() {
         (&1.into(), &300.into(), &0.into())
     );
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_sends_what_is_asked_for_in_the_order_asked_for() {
+    let rig = Rig::start().await;
+    let texts: Vec<(String, u64)> = (0..120)
+        .map(|n| (format!("http://h{}.example.{}/{n}", n % 5, ["edu", "org"][n % 2]), n as u64))
+        .collect();
+    let pages: Vec<webbase_storage::Page<'_>> = texts
+        .iter()
+        .map(|(url, n)| webbase_storage::Page {
+            url,
+            body: b"<p>body",
+            head: b"HTTP/1.1 200 OK\r\n\r\n",
+            mime: "text/html",
+            status: if n % 3 == 0 { 404 } else { 200 },
+            fetched_at_ms: 1_000_000 + (n * 7919) % 1000,
+            ..Default::default()
+        })
+        .collect();
+    rig.add(&pages).await;
+    let stream = async |query: &str| -> (Vec<Value>, String) {
+        let answer = rig.get(&format!("/stream?{query}")).await;
+        assert_eq!(answer.status, 200, "{query}: {}", answer.text());
+        let lines: Vec<Value> =
+            answer.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let (end, pages) = lines.split_last().unwrap();
+        (pages.to_vec(), end["cursor"].as_str().unwrap_or_default().to_owned())
+    };
+    let query = "domain=edu&status=4xx&order=fetched&what=without-body";
+    let (found, _) = stream(query).await;
+    let mut expected: Vec<(u64, &str)> = texts
+        .iter()
+        .filter(|(url, n)| url.contains(".edu/") && n % 3 == 0)
+        .map(|(url, n)| (1_000_000 + (n * 7919) % 1000, url.as_str()))
+        .collect();
+    expected.sort_by_key(|(at, _)| *at);
+    let times: Vec<u64> = found.iter().map(|page| page["fetched_at_ms"].as_u64().unwrap()).collect();
+    assert_eq!(times, expected.iter().map(|(at, _)| *at).collect::<Vec<_>>());
+    assert!(found.iter().all(|page| page.get("body").is_none() && page["head"].is_string()), "{found:?}");
+    // Stopped after some pages, its cursor says the rest, whatever else is said.
+    let (first, cursor) = stream(&format!("{query}&limit=7")).await;
+    assert_eq!(first, found[..7]);
+    assert_eq!(stream(&format!("cursor={cursor}")).await.0, found[7..]);
+    assert_eq!(stream(&format!("{query}&cursor={cursor}&go_on=1")).await.0, found[7..]);
+    let other = rig.get(&format!("/stream?domain=org&cursor={cursor}")).await;
+    assert_eq!((other.status, other.json()["code"].as_str()), (400, Some("other-stream")));
+    let mut parts = 0;
+    for part in 1..=3 {
+        parts += stream(&format!("part={part}/3&shared=1")).await.0.len();
+    }
+    assert_eq!(parts, 120);
+    let unknown = rig.get("/stream?order=importance").await;
+    assert_eq!(unknown.status, 400, "{}", unknown.text());
+}
