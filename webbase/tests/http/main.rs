@@ -9,3 +9,4 @@ mod pages;
 mod protected;
 mod rig;
 mod surfaces;
+mod warc;
