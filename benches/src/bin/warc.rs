@@ -149,7 +149,7 @@ impl Bench {
         let store = self.store("exported");
         self.captures.chunks(BATCH).for_each(|some| add(&*store, some));
         let all = format!("webbase exports, {} threads", self.threads);
-        let names = ["warcio writes", "webbase exports, 1 thread", &all];
+        let names = ["warcio writes", "webbase exports, 1 thread", &all[..]];
         let samples = alternate(&names, rounds, |n| match n {
             0 => self.warcio(WRITE, &[self.dir.join("warcio.warc.gz")]),
             1 => timed(|| assert_eq!(self.export_from(&store, 1), work.pages)).1,
