@@ -119,10 +119,6 @@ impl Importer {
         let kind = head.kind();
         Report::count(&mut self.report.records, kind.name());
         self.report.sharing_member += u64::from(shares_member);
-        let name = match head.uri() {
-            Some(uri) => format!("{} {}", kind.name(), uri.chars().take(200).collect::<String>()),
-            None => kind.name().to_owned(),
-        };
         let block = match block {
             Block::Whole(block) => block,
             Block::TooLarge(_) => {
@@ -130,7 +126,8 @@ impl Importer {
                 return None;
             }
             Block::Damaged(block, why) => {
-                self.report.note(Damage { offset, what: format!("{name}: {why}") });
+                let url: String = head.uri().unwrap_or_default().chars().take(200).collect();
+                self.report.note(Damage { offset, what: format!("{} {url}: {why}", kind.name()) });
                 // The digest of what is there says whether the damage is beside it.
                 if !self.is_sound(&kind, &head, &block) {
                     return None;

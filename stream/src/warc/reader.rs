@@ -124,6 +124,8 @@ pub struct Reader<R> {
     /// Unpacked bytes of the member before the buffer.
     read: u64,
     records_in_member: u64,
+    /// Something of the member was handed out.
+    is_told: bool,
     is_arc: Option<bool>,
 }
 
@@ -142,6 +144,7 @@ impl<R: Read> Reader<R> {
             member_at: 0,
             read: 0,
             records_in_member: 0,
+            is_told: false,
             is_arc: None,
         })
     }
@@ -187,8 +190,8 @@ impl<R: Read> Reader<R> {
             let standing = std::mem::replace(&mut self.standing, Standing::Between);
             if standing == Standing::Broken {
                 self.unpacker.recover()?;
-                // Of a member with records in it, its last one says that it is damaged.
-                if self.records_in_member == 0 {
+                // Of a member with something in it, what came last says that it is damaged.
+                if !self.is_told {
                     let what = format!("a damaged member: {}", std::mem::take(&mut self.why));
                     return Ok(Some(Item::Damage(Damage { offset: self.member_at, what })));
                 }
@@ -201,6 +204,7 @@ impl<R: Read> Reader<R> {
         self.member_at = at;
         self.read = 0;
         self.records_in_member = 0;
+        self.is_told = false;
         self.buffer.clear();
     }
 
@@ -278,9 +282,14 @@ impl<R: Read> Reader<R> {
         if !self.begins_record()? {
             let start = shown(&self.buffer);
             let passed = self.find_record()?;
-            let what = format!("{passed} bytes that begin no record: {start}");
+            let mut what = format!("{passed} bytes that begin no record: {start}");
+            if self.standing == Standing::Broken {
+                what = format!("{what}; its member is damaged: {}", self.why);
+            }
+            self.is_told = true;
             return Ok(Item::Damage(Damage { offset, what }));
         }
+        self.is_told = true;
         self.records_in_member += 1;
         let (shares_member, began) = (!self.is_plain() && self.records_in_member > 1, self.read);
         let head = match self.head()? {

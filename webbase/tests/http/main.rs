@@ -10,3 +10,4 @@ mod pages;
 mod protected;
 mod rig;
 mod surfaces;
+mod warc;

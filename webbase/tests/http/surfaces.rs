@@ -85,7 +85,7 @@ async fn a_stream_gives_every_page_once_and_goes_on_behind_a_cursor() {
     let rig = Rig::start().await;
     let added = numbered(300);
     rig.add(&as_pages(&added)).await;
-    let whole = rig.ask("GET", "/stream", &[("TE", "trailers")]).await;
+    let whole = rig.ask("GET", "/stream?format=jsonl", &[("TE", "trailers")]).await;
     assert_eq!((whole.status, whole.header("content-type")), (200, "application/jsonl"));
     let lines: Vec<Value> = whole.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let (end, pages) = lines.split_last().unwrap();
@@ -107,7 +107,7 @@ async fn a_stream_gives_every_page_once_and_goes_on_behind_a_cursor() {
     // The last cursor has nothing behind it.
     let cursor = whole.trailers.get("webbase-cursor").expect("a trailer, for who takes trailers");
     assert_eq!(end["cursor"], **cursor);
-    let rest = rig.get(&format!("/stream?cursor={cursor}")).await;
+    let rest = rig.get(&format!("/stream?format=jsonl&cursor={cursor}")).await;
     assert_eq!(rest.text().lines().count(), 1, "{}", rest.text());
     let count = rig.get("/stream?format=count").await.json();
     assert_eq!(
