@@ -24,6 +24,8 @@ use crate::wire::ranges::RangeSet;
 
 /// Rows that a node is asked for first; each further request asks for four times as many.
 const FIRST_ROWS: u32 = 64;
+/// Bytes of a SURT key in a request, at most: a request has 128 KiB.
+const SURT_BYTES_MAX: usize = 48 << 10;
 
 /// How many rows there are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -189,6 +191,27 @@ impl Cluster {
     }
 }
 
+/// What a node is asked: a place whose SURT key is too long for a request begins a little before, and what comes twice is left out.
+fn asked_for(query: &UrlQuery) -> UrlQuery {
+    let mut query = query.clone();
+    if let Some(after) = query.after.as_mut().filter(|after| after.surt.len() > SURT_BYTES_MAX) {
+        let cut = (0..=SURT_BYTES_MAX).rev().find(|at| after.surt.is_char_boundary(*at)).unwrap_or(0);
+        after.surt.truncate(cut);
+        after.key = PageKey::MIN;
+        if query.descending {
+            after.surt.push('\x7f'); // keys end below
+        }
+    }
+    query
+}
+
+/// Whether a row lies behind the place of a query.
+fn is_behind(query: &UrlQuery, row: &UrlRow, key: PageKey) -> bool {
+    let Some(after) = &query.after else { return true };
+    let order = row.surt.cmp(&after.surt).then(key.cmp(&after.key));
+    if query.descending { order.is_lt() } else { order.is_gt() }
+}
+
 impl UrlReader {
     /// The generation that the rows are of; 0 is the empty one.
     pub fn generation(&self) -> u64 {
@@ -252,7 +275,7 @@ impl UrlReader {
                 continue;
             }
             // What a node has not told yet lies behind the last row that was given out: of its own rows none waits.
-            let (cluster, query) = (self.cluster.clone(), self.query.clone());
+            let (cluster, query) = (self.cluster.clone(), asked_for(&self.query));
             let (node, ranges, rows, generation) =
                 (share.node, share.ranges.clone(), self.rows, self.generation);
             asking.spawn(async move {
@@ -269,8 +292,19 @@ impl UrlReader {
             let Ok((at, answer)) = asked else { continue };
             let (rows, more) = answer?;
             if let Some(share) = self.shares.get_mut(at) {
-                share.rows = rows.into_iter().map(|row| (row.key(&key), row)).collect();
-                share.more = more && !share.rows.is_empty();
+                let rows = rows.into_iter().map(|row| (row.key(&key), row));
+                share.rows = rows.filter(|(key, row)| is_behind(&self.query, row, *key)).collect();
+                if more && share.rows.is_empty() {
+                    // Thousands of URLs that are alike for tens of thousands of bytes.
+                    let found = self.query.after.as_ref().map_or(0, |after| after.surt.len() as u64);
+                    let max = SURT_BYTES_MAX as u64;
+                    return Err(NodeError::TooMuch {
+                        what: "bytes that SURT keys have in common",
+                        found,
+                        max,
+                    });
+                }
+                share.more = more;
             }
         }
         Ok(())

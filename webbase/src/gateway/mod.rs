@@ -3,7 +3,8 @@
 //! ```text
 //!   socket ─▶ server.rs   accept, TLS, limits of connections, good ends
 //!          ─▶ guard.rs    request ids, tokens, admission, time limits, counting
-//!          ─▶ router      one table of operations: page.rs, stream.rs, pages.rs, status.rs, metrics.rs, health.rs, openapi.rs
+//!          ─▶ router      one table of operations: page.rs, stream.rs, pages.rs, status.rs, metrics.rs, health.rs, openapi.rs,
+//!                         cdx/, warcs.rs, resource.rs, memento.rs
 //!          ─▶ Cluster     the repository
 //! ```
 //!

@@ -22,13 +22,14 @@ pub struct Problem {
     code: &'static str,
     detail: String,
     more: Vec<(&'static str, Value)>,
-    headers: HeaderMap,
+    /// Apart, because results carry problems about.
+    headers: Box<HeaderMap>,
 }
 
 impl Problem {
     /// A problem with a status, a name for programs and a text for people.
     pub fn new(status: StatusCode, code: &'static str, detail: impl Into<String>) -> Problem {
-        Problem { status, code, detail: detail.into(), more: Vec::new(), headers: HeaderMap::new() }
+        Problem { status, code, detail: detail.into(), more: Vec::new(), headers: Box::default() }
     }
 
     /// The request makes no sense.
@@ -83,7 +84,7 @@ impl IntoResponse for Problem {
         }
         let mut response = Response::new(Body::from(format!("{text}\n")));
         *response.status_mut() = self.status;
-        *response.headers_mut() = self.headers;
+        *response.headers_mut() = *self.headers;
         let kind = HeaderValue::from_static("application/problem+json");
         response.headers_mut().insert(CONTENT_TYPE, kind);
         response

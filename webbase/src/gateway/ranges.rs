@@ -77,6 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[expect(clippy::single_range_in_vec_init, reason = "a list of one range is meant")]
     fn ranges_are_cut_to_the_body() {
         let parts = |parts: &[Range<u64>]| Wanted::Parts(parts.to_vec());
         for (header, expected) in [
