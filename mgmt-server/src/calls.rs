@@ -11,7 +11,7 @@ use webbase_node::wire::message;
 use webbase_node::{Control, ControlReceiver, ControlSender};
 
 use crate::assigner::Assigner;
-use crate::hub::{Input, Messages, Outbox};
+use crate::hub::{Input, Messages, Outbox, Question};
 
 /// Until a node has introduced itself.
 const HELLO: Duration = Duration::from_secs(10);
@@ -79,11 +79,15 @@ async fn listen(
 }
 
 /// A client's call: questions, each answered before the next is read.
-pub(crate) async fn client(mut control: Control, inputs: mpsc::Sender<Input>, assigner: Option<Assigner>) {
+pub(crate) async fn client(
+    mut control: Control,
+    questions: mpsc::Sender<Question>,
+    assigner: Option<Assigner>,
+) {
     loop {
         let question = tokio::select! {
             question = control.receive(None) => question,
-            () = inputs.closed() => return,
+            () = questions.closed() => return,
         };
         let Ok(Some(bytes)) = question else { return };
         let ask: Ask = match message::decode(&bytes) {
@@ -98,7 +102,7 @@ pub(crate) async fn client(mut control: Control, inputs: mpsc::Sender<Input>, as
         };
         drop(bytes);
         let told = tokio::select! {
-            told = answer(ask, &inputs, assigner.as_ref()) => told,
+            told = answer(ask, &questions, assigner.as_ref()) => told,
             // One question at a time: another one, or the end of the call, ends the waiting.
             _ = control.receive(None) => return,
         };
@@ -110,7 +114,7 @@ pub(crate) async fn client(mut control: Control, inputs: mpsc::Sender<Input>, as
 }
 
 /// What is told, by the index or by the hub; `None` when the hub is gone.
-async fn answer(ask: Ask, inputs: &mpsc::Sender<Input>, assigner: Option<&Assigner>) -> Option<Told> {
+async fn answer(ask: Ask, questions: &mpsc::Sender<Question>, assigner: Option<&Assigner>) -> Option<Told> {
     let ask = match (assigner, ask) {
         (Some(assigner), ask) => match assigner.answer(ask).await {
             Ok(ask) => ask,
@@ -123,6 +127,6 @@ async fn answer(ask: Ask, inputs: &mpsc::Sender<Input>, assigner: Option<&Assign
         (None, ask) => ask,
     };
     let (answer, answered) = oneshot::channel();
-    inputs.send(Input::Ask { ask, answer }).await.ok()?;
+    questions.send(Question { ask, answer }).await.ok()?;
     answered.await.ok()
 }

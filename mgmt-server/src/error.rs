@@ -45,6 +45,12 @@ pub enum ServerError {
         /// The system's answer.
         source: Arc<std::io::Error>,
     },
+    /// Options that contradict each other.
+    #[error("{what}")]
+    Options {
+        /// What, and what to do.
+        what: &'static str,
+    },
     /// It cannot listen.
     #[error(transparent)]
     Node(#[from] NodeError),

@@ -43,8 +43,12 @@ pub(crate) enum Input {
     NodeSays { id: NodeId, connection: u64, says: NodeSays },
     /// A node's call has ended.
     NodeGone { id: NodeId, connection: u64 },
-    /// A client asks.
-    Ask { ask: Ask, answer: oneshot::Sender<Told> },
+}
+
+/// A client asks. Questions do not wait behind what a thousand nodes have to say at once.
+pub(crate) struct Question {
+    pub(crate) ask: Ask,
+    pub(crate) answer: oneshot::Sender<Told>,
 }
 
 /// Messages on their way to a node.
@@ -189,6 +193,7 @@ impl Hub {
     pub(crate) async fn run(
         mut self,
         mut queue: mpsc::Receiver<Input>,
+        mut questions: mpsc::Receiver<Question>,
         mut stopped: oneshot::Receiver<()>,
     ) -> Result<(), ServerError> {
         let mut ticks = interval(TICK);
@@ -203,11 +208,15 @@ impl Hub {
                         if let Ok(input) = queue.try_recv() {
                             self.on(input);
                         }
+                        if let Ok(question) = questions.try_recv() {
+                            self.ask(question);
+                        }
                     }
                     self.event(Event::Tick);
                     self.send_book();
                     self.steer();
                 }
+                Some(question) = questions.recv() => self.ask(question),
                 input = queue.recv() => match input {
                     Some(input) => self.on(input),
                     None => break,
@@ -256,7 +265,6 @@ impl Hub {
                     self.gone(id);
                 }
             }
-            Input::Ask { ask, answer } => self.ask(ask, answer),
         }
     }
 
@@ -406,7 +414,7 @@ impl Hub {
         uniform.steering.send_replace(Arc::new(Steering::new(&plan.ranges, &read, &loads)));
     }
 
-    fn ask(&mut self, ask: Ask, answer: oneshot::Sender<Told>) {
+    fn ask(&mut self, Question { ask, answer }: Question) {
         let now_ms = self.clock.now_ms();
         let newest = self.repository.map.cycle_max();
         if ask == Ask::StartCycle && self.coordinator.state().last_cycle >= newest {

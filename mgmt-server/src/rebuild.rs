@@ -22,7 +22,7 @@ use webbase_node::{Client, ClientSettings, EPOCH, NodeError};
 use webbase_storage::PageKey;
 
 use crate::assigner::Assigner;
-use crate::hub::Input;
+use crate::hub::Question;
 
 /// Between two looks, and between two tries.
 const PAUSE: Duration = Duration::from_millis(250);
@@ -32,7 +32,7 @@ const BATCH: usize = 32 << 10;
 /// Makes the index whenever it is not complete.
 pub(crate) struct Rebuild {
     pub(crate) assigner: Assigner,
-    pub(crate) inputs: mpsc::WeakSender<Input>,
+    pub(crate) questions: mpsc::WeakSender<Question>,
     pub(crate) client: ClientSettings,
     pub(crate) map: RangeMap,
     /// Clients are done with what they add in this time.
@@ -111,7 +111,7 @@ impl Rebuild {
 
     async fn ask(&self, ask: Ask) -> Option<Told> {
         let (answer, answered) = oneshot::channel();
-        self.inputs.upgrade()?.send(Input::Ask { ask, answer }).await.ok()?;
+        self.questions.upgrade()?.send(Question { ask, answer }).await.ok()?;
         answered.await.ok()
     }
 

@@ -52,6 +52,8 @@ pub struct ServerOptions {
     pub update: Update,
     /// How pages come by their ranges. Counts when the repository is made.
     pub distribution: Distribution,
+    /// How they come to update nodes, if not by their ranges; only with [`Update::Batch`]. Counts when the repository is made.
+    pub update_distribution: Option<Distribution>,
     /// Clients are done with what they add in this time. Ranges told before the index was lost may be used for so long; until
     /// then no page that the nodes do not know gets one.
     pub add_limit: Duration,
@@ -74,6 +76,7 @@ impl ServerOptions {
             range_bits: 10,
             update: Update::Batch,
             distribution: Distribution::Hash,
+            update_distribution: None,
             add_limit: Duration::from_secs(60),
             client: ClientSettings::default(),
             wire,
@@ -104,13 +107,20 @@ impl ManagementServer {
             replicas,
             range_bits,
             distribution,
+            update_distribution,
             update,
             add_limit,
             client,
             wire,
         } = options;
         settings.changes_max = settings.changes_max.min(CHANGES_MAX);
-        let map = RangeMap::distributed(range_bits, distribution);
+        let map = RangeMap::distributed(range_bits, distribution)
+            .with_update(update_distribution.unwrap_or(distribution));
+        if update == Update::Incremental && map.update_distribution() != distribution {
+            let what =
+                "with incremental update the same nodes take and serve pages: they have one distribution";
+            return Err(ServerError::Options { what });
+        }
         let opened = tokio::task::spawn_blocking(move || {
             let (database, saved) = Database::open(&dir, map, replicas, update)?;
             let uniform = match saved.repository.map.is_uniform() {
@@ -123,23 +133,24 @@ impl ManagementServer {
         let (database, saved, uniform) = opened?;
         let repository = saved.repository;
         let (inputs, queue) = mpsc::channel(QUEUE_MAX);
+        let (questions, asked) = mpsc::channel(QUEUE_MAX);
         let assigner = uniform.as_ref().map(|uniform| uniform.assigner.clone());
         let index = assigner.clone().map(|assigner| {
             let fingerprint = repository.repository_key().fingerprint();
             let client = ClientSettings { repository: Some(fingerprint), ..client };
-            let inputs = inputs.downgrade();
+            let questions = questions.downgrade();
             let map = repository.map;
-            let rebuild = Rebuild { assigner: assigner.clone(), inputs, client, map, add_limit };
+            let rebuild = Rebuild { assigner: assigner.clone(), questions, client, map, add_limit };
             (assigner, tokio::spawn(rebuild.run()))
         });
         let accept = move |topic: &str, control: Control| match topic {
             link::TOPIC => drop(tokio::spawn(calls::node(control, inputs.clone()))),
-            plan::TOPIC => drop(tokio::spawn(calls::client(control, inputs.clone(), assigner.clone()))),
+            plan::TOPIC => drop(tokio::spawn(calls::client(control, questions.clone(), assigner.clone()))),
             _ => drop(control),
         };
         let server = Server::start(listen, Service::default().with_control(Arc::new(accept)), wire).await?;
         let (stop, stopped) = oneshot::channel();
-        let hub = tokio::spawn(Hub::new(database, saved, settings, uniform).run(queue, stopped));
+        let hub = tokio::spawn(Hub::new(database, saved, settings, uniform).run(queue, asked, stopped));
         let address = server.address();
         Ok(ManagementServer { server: Some(server), address, repository, stop: Some(stop), index, hub })
     }

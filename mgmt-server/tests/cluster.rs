@@ -4,146 +4,43 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "a test may panic")]
 
-use std::collections::BTreeMap;
-use std::path::Path;
-use std::time::Duration;
+mod common;
 
-use tempfile::TempDir;
-use webbase_mgmt_server::{ManagementServer, ServerOptions, Settings};
+use common::{Pages, Repository, add, check, until};
+use webbase_mgmt_server::{Distribution, ManagementServer, ServerOptions, Update};
 use webbase_node::cycle::message::{Removal, SeenAgain};
-use webbase_node::plan::{CycleEnd, Status};
-use webbase_node::{Cluster, ClusterSettings, Host, HostOptions, Role};
+use webbase_node::plan::CycleEnd;
+use webbase_node::{Cluster, Role};
 use webbase_storage::{Organization, Page};
 
-/// What readers should find: URL to body.
-type Pages = BTreeMap<String, Vec<u8>>;
+const LOGS: (Organization, Organization) = (Organization::Log, Organization::Log);
 
-struct Repository {
-    dir: TempDir,
-    server: Option<ManagementServer>,
-    nodes: BTreeMap<String, Host>,
+/// A repository with update and read nodes of these organizations.
+async fn start(replicas: u32, organizations: (Organization, Organization), nodes: &[&str]) -> Repository {
+    start_distributed((Distribution::Hash, None), replicas, organizations, nodes).await
+}
+
+/// As `start`, with the distribution of read nodes, and that of update nodes if it is another one.
+async fn start_distributed(
+    distributions: (Distribution, Option<Distribution>),
+    replicas: u32,
     organizations: (Organization, Organization),
-}
-
-fn settings() -> Settings {
-    Settings { down_after_ms: 1500, resend_ms: 200, lease_ms: 3000, ..Settings::default() }
-}
-
-impl Repository {
-    async fn start(replicas: u32, organizations: (Organization, Organization), nodes: &[&str]) -> Repository {
-        let dir = tempfile::tempdir().unwrap();
-        let mut repository = Repository { dir, server: None, nodes: BTreeMap::new(), organizations };
-        let options = repository.server_options("127.0.0.1:0".parse().unwrap(), replicas);
-        repository.server = Some(ManagementServer::start(options).await.unwrap());
-        for name in nodes {
-            repository.start_node(name).await;
-        }
-        repository
-    }
-
-    fn server_options(&self, listen: std::net::SocketAddr, replicas: u32) -> ServerOptions {
-        let mut options = ServerOptions::new(self.dir.path().join("mgmt"), listen);
-        (options.replicas, options.range_bits, options.settings) = (replicas, 4, settings());
-        options
-    }
-
-    fn folder(&self, name: &str) -> std::path::PathBuf {
-        self.dir.path().join(name)
-    }
-
-    /// Starts a node; its name's first letter is its role.
-    async fn start_node(&mut self, name: &str) {
-        let management = self.server.as_ref().unwrap().address();
-        let update = name.starts_with('u');
-        let role = if update { Role::Update } else { Role::Read };
-        let listen = "127.0.0.1:0".parse().unwrap();
-        let mut options = HostOptions::new(self.folder(name), listen, management, role);
-        options.organization = if update { self.organizations.0 } else { self.organizations.1 };
-        options.heartbeat = Duration::from_millis(100);
-        options.storage.segment_bytes = 1 << 20;
-        options.storage.buffer_bytes = 1 << 20;
-        let host = Host::start(options).await.unwrap();
-        self.nodes.insert(name.to_owned(), host);
-    }
-
-    /// Stops a node at once, as a kill would.
-    async fn kill(&mut self, name: &str) {
-        drop(self.nodes.remove(name).unwrap());
-        // The folder is free when its threads have let go of it.
-        tokio::time::sleep(Duration::from_millis(300)).await;
-    }
-
-    async fn client(&self) -> Cluster {
-        let settings = ClusterSettings::default();
-        Cluster::connect(self.server.as_ref().unwrap().address(), settings).await.unwrap()
-    }
-
-    async fn until(&self, cluster: &Cluster, what: &str, holds: impl Fn(&Status) -> bool) {
-        let waiting = async {
-            loop {
-                let status = cluster.status().await.unwrap();
-                if holds(&status) {
-                    return;
-                }
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
-        };
-        if tokio::time::timeout(Duration::from_secs(30), waiting).await.is_err() {
-            panic!("still waiting until {what}: {:#?}", cluster.status().await.unwrap());
-        }
-    }
-}
-
-fn body(n: usize, version: usize) -> Vec<u8> {
-    format!("<p>page {n} version {version}</p>").repeat(1 + n % 50).into_bytes()
-}
-
-/// Adds pages `numbers` in a version, and takes note of them.
-async fn add(cluster: &Cluster, pages: &mut Pages, numbers: std::ops::Range<usize>, version: usize) {
-    let made: Vec<(String, Vec<u8>)> =
-        numbers.map(|n| (format!("http://site{}.example/page/{n}", n % 7), body(n, version))).collect();
-    let batch: Vec<Page<'_>> = made
-        .iter()
-        .map(|(url, body)| Page {
-            url,
-            body,
-            status: 200,
-            fetched_at_ms: 1000 + version as u64,
-            ..Page::default()
-        })
-        .collect();
-    let added = cluster.add(&batch).await.unwrap();
-    assert_eq!(added.all().unwrap(), made.len() as u64);
-    pages.extend(made);
-}
-
-/// Lookups and a stream show exactly these pages.
-async fn check(cluster: &Cluster, pages: &Pages) {
-    for (url, body) in pages.iter().step_by(17) {
-        let found = cluster.lookup_url(url).await.unwrap();
-        let record =
-            found.pages.unwrap_or_else(|| panic!("{url} is not there in generation {}", found.generation));
-        assert_eq!(&record.body(cluster.dictionaries()).unwrap()[..], &body[..], "{url}");
-    }
-    let mut found = Pages::new();
-    let mut stream = cluster.stream().await.unwrap();
-    while let Some(record) = stream.next().await {
-        let record = record.unwrap();
-        let body = record.body(cluster.dictionaries()).unwrap().to_vec();
-        assert!(
-            found.insert(record.get().url().to_owned(), body).is_none(),
-            "{} came twice",
-            record.get().url()
-        );
-    }
-    assert_eq!(found.len(), pages.len());
-    assert!(found == *pages, "a stream of generation {} differs", stream.generation());
+    nodes: &[&str],
+) -> Repository {
+    let server = move |options: &mut ServerOptions| {
+        options.replicas = replicas;
+        (options.distribution, options.update_distribution) = distributions;
+    };
+    Repository::start(nodes, server, move |_, node| {
+        node.organization = if node.role == Role::Update { organizations.0 } else { organizations.1 };
+    })
+    .await
 }
 
 async fn two_cycles(organizations: (Organization, Organization)) {
-    let repository = Repository::start(1, organizations, &["u1", "u2", "r1", "r2"]).await;
+    let repository = start(1, organizations, &["u1", "u2", "r1", "r2"]).await;
     let cluster = repository.client().await;
-    repository.until(&cluster, "all nodes are there", |s| s.nodes.len() == 4).await;
+    repository.until_known(&cluster, 4).await;
     let mut pages = Pages::new();
     check(&cluster, &pages).await;
     add(&cluster, &mut pages, 0..600, 1).await;
@@ -180,10 +77,9 @@ async fn cycles_with_every_pair_of_organizations() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn everything_survives_restarts() {
-    let mut repository =
-        Repository::start(1, (Organization::Log, Organization::Log), &["u1", "r1", "r2"]).await;
+    let mut repository = start(1, LOGS, &["u1", "r1", "r2"]).await;
     let cluster = repository.client().await;
-    repository.until(&cluster, "all nodes are there", |s| s.nodes.len() == 3).await;
+    repository.until_known(&cluster, 3).await;
     let mut pages = Pages::new();
     add(&cluster, &mut pages, 0..300, 1).await;
     cluster.cycle(|_| {}).await.unwrap();
@@ -195,12 +91,9 @@ async fn everything_survives_restarts() {
         repository.kill(name).await;
         repository.start_node(name).await;
     }
-    let address = repository.server.as_ref().unwrap().address();
-    repository.server.take().unwrap().shutdown().await.unwrap();
-    let options = repository.server_options(address, 1);
-    repository.server = Some(ManagementServer::start(options).await.unwrap());
+    repository.restart_server(|_| {}).await;
     let cluster = repository.client().await;
-    repository.until(&cluster, "all are back", |s| s.nodes.iter().all(|n| n.figures.is_some())).await;
+    until(&cluster, "all are back", |s| s.nodes.iter().all(|n| n.figures.is_some())).await;
     cluster.cycle(|_| {}).await.unwrap();
     check(&cluster, &pages).await;
 }
@@ -208,9 +101,9 @@ async fn everything_survives_restarts() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_replica_costs_nothing_and_catches_up_when_it_returns() {
     let names = ["u1", "u2", "r1", "r2"];
-    let mut repository = Repository::start(2, (Organization::Log, Organization::Log), &names).await;
+    let mut repository = start(2, LOGS, &names).await;
     let cluster = repository.client().await;
-    repository.until(&cluster, "all nodes are there", |s| s.nodes.len() == 4).await;
+    repository.until_known(&cluster, 4).await;
     let mut pages = Pages::new();
     add(&cluster, &mut pages, 0..300, 1).await;
     cluster.cycle(|_| {}).await.unwrap();
@@ -223,49 +116,46 @@ async fn a_lost_replica_costs_nothing_and_catches_up_when_it_returns() {
     repository.start_node("r1").await;
     repository.start_node("u1").await;
     let serving = cluster.status().await.unwrap().serving;
-    repository
-        .until(&cluster, "the returned replica has caught up", |s| {
-            s.nodes.iter().filter(|n| n.read).all(|n| n.generation == Some(serving))
-        })
-        .await;
+    until(&cluster, "the returned replica has caught up", |s| {
+        s.nodes.iter().filter(|n| n.read).all(|n| n.generation == Some(serving))
+    })
+    .await;
     repository.kill("r2").await;
     check(&cluster, &pages).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_joins_takes_its_share_and_one_that_is_drained_leaves_nothing_behind() {
-    let mut repository =
-        Repository::start(1, (Organization::Log, Organization::Log), &["u1", "r1", "r2"]).await;
+    let mut repository = start(1, LOGS, &["u1", "r1", "r2"]).await;
     let cluster = repository.client().await;
-    repository.until(&cluster, "all nodes are there", |s| s.nodes.len() == 3).await;
+    repository.until_known(&cluster, 3).await;
     let mut pages = Pages::new();
     add(&cluster, &mut pages, 0..400, 1).await;
     cluster.cycle(|_| {}).await.unwrap();
     repository.start_node("r3").await;
     let third = repository.nodes["r3"].id();
-    repository
-        .until(&cluster, "the new node has its share", |s| {
-            s.nodes.iter().any(|n| n.id == third && n.generation == Some(s.serving))
-        })
-        .await;
+    until(&cluster, "the new node has its share", |s| {
+        s.nodes.iter().any(|n| n.id == third && n.generation == Some(s.serving))
+    })
+    .await;
     check(&cluster, &pages).await;
     let first = repository.nodes["r1"].id();
     cluster.drain(first).await.unwrap();
-    repository.until(&cluster, "the drained node is gone", |s| s.nodes.iter().all(|n| n.id != first)).await;
+    until(&cluster, "the drained node is gone", |s| s.nodes.iter().all(|n| n.id != first)).await;
     repository.kill("r1").await;
     check(&cluster, &pages).await;
     add(&cluster, &mut pages, 300..500, 2).await;
     cluster.cycle(|_| {}).await.unwrap();
     check(&cluster, &pages).await;
-    assert!(Path::new(&repository.folder("r3")).join("pages").exists());
+    assert!(repository.folder("r3").join("pages").exists());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pages_that_are_due_and_not_seen_again_go_and_stay_away() {
     let names = ["u1", "u2", "r1", "r2"];
-    let repository = Repository::start(2, (Organization::Log, Organization::Hash), &names).await;
+    let repository = start(2, (Organization::Log, Organization::Hash), &names).await;
     let cluster = repository.client().await;
-    repository.until(&cluster, "all nodes are there", |s| s.nodes.len() == 4).await;
+    repository.until_known(&cluster, 4).await;
     let urls: Vec<String> = (0..40).map(|n| format!("http://short.example/{n}")).collect();
     let page = |url, at_ms| Page {
         url,
@@ -322,4 +212,104 @@ async fn check_stream_count(cluster: &Cluster, expected: usize) {
         count += 1;
     }
     assert_eq!(count, expected);
+}
+
+/// Pages as sites have them: the frame is the same on all, the text is each one's own.
+async fn add_alike(cluster: &Cluster, pages: &mut Pages, numbers: std::ops::Range<usize>) {
+    let frame = "<nav><a href='/'>home</a><a href='/about'>about us</a><form action='/search'></form></nav>";
+    let text =
+        |n: usize| (0..40).map(|w| format!("{:x} ", (n * 7919 + w * 104_729) % 65_537)).collect::<String>();
+    let made: Vec<(String, Vec<u8>)> = numbers
+        .map(|n| {
+            (
+                format!("http://alike.example/{n}"),
+                format!("<html>{frame}<p>{}</p>{frame}", text(n)).into_bytes(),
+            )
+        })
+        .collect();
+    let page = |(url, body)| Page {
+        url,
+        body,
+        head: b"HTTP/1.1 200 OK\r\nServer: alike\r\n\r\n",
+        ..Page::default()
+    };
+    let batch: Vec<Page<'_>> = made.iter().map(|(url, body)| page((url.as_str(), body.as_slice()))).collect();
+    assert_eq!(cluster.add(&batch).await.unwrap().all().unwrap(), made.len() as u64);
+    pages.extend(made);
+}
+
+/// The dictionaries of a node.
+async fn dictionaries(repository: &Repository, name: &str) -> Vec<u64> {
+    let client = repository.node_client(name).await;
+    client.fetch_dictionaries().await.unwrap().iter().map(|d| d.digest()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_pack_with_the_dictionary_of_the_update_nodes() {
+    let names = ["u1", "u2", "r1", "r2"];
+    let mut repository = start(2, LOGS, &names).await;
+    let cluster = repository.client().await;
+    repository.until_known(&cluster, 4).await;
+    let mut pages = Pages::new();
+    add_alike(&cluster, &mut pages, 0..100).await;
+    assert_eq!(dictionaries(&repository, "u1").await, [], "too few to learn from");
+    add_alike(&cluster, &mut pages, 100..300).await;
+    let trained = dictionaries(&repository, "u1").await;
+    assert_eq!(trained.len(), 1);
+    assert_eq!(dictionaries(&repository, "u2").await, trained, "replicas have the same records");
+    // It is the next epoch's too, and another client takes it instead of training one.
+    cluster.cycle(|_| {}).await.unwrap();
+    check(&cluster, &pages).await;
+    let other = repository.client().await;
+    add_alike(&other, &mut pages, 300..1000).await;
+    // A node that was away gets it with the records; one that was started again still has it.
+    repository.kill("u2").await;
+    repository.start_node("u2").await;
+    let third = repository.nodes["u2"].id();
+    until(&other, "the node is back", |s| s.nodes.iter().any(|n| n.id == third && n.figures.is_some())).await;
+    add_alike(&other, &mut pages, 1000..1100).await;
+    cluster.cycle(|_| {}).await.unwrap();
+    check(&repository.client().await, &pages).await;
+    for name in ["u1", "u2", "r1", "r2"] {
+        assert_eq!(dictionaries(&repository, name).await, trained, "{name}");
+    }
+    let plain = other.lookup_url("http://alike.example/50").await.unwrap().pages.unwrap();
+    let packed = other.lookup_url("http://alike.example/500").await.unwrap().pages.unwrap();
+    assert_eq!((plain.get().dictionary(), packed.get().dictionary()), (0, trained[0]));
+    assert!(packed.bytes().len() < plain.bytes().len() * 9 / 10, "the frame is in the dictionary");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn update_nodes_may_have_another_distribution_than_read_nodes() {
+    for (read, update) in
+        [(Distribution::Hash, Distribution::Uniform), (Distribution::Uniform, Distribution::Hash)]
+    {
+        let names = ["u1", "u2", "r1", "r2"];
+        let mut repository = start_distributed((read, Some(update)), 1, LOGS, &names).await;
+        let cluster = repository.client().await;
+        repository.until_known(&cluster, 4).await;
+        assert_eq!(cluster.repository().map.update_distribution(), update);
+        let mut pages = Pages::new();
+        add(&cluster, &mut pages, 0..300, 1).await;
+        // Versions of one page may lie on different update nodes; the newest counts.
+        add(&cluster, &mut pages, 100..400, 2).await;
+        cluster.cycle(|_| {}).await.unwrap();
+        check(&cluster, &pages).await;
+        add(&cluster, &mut pages, 300..350, 3).await;
+        repository.kill("u1").await;
+        if update == Distribution::Uniform {
+            // Any update node takes any page: with one of them up nothing is refused, once the other is known to be down.
+            add(&cluster, &mut pages, 350..450, 4).await;
+        }
+        repository.start_node("u1").await;
+        repository.until_known(&cluster, 4).await;
+        add(&cluster, &mut pages, 200..250, 5).await;
+        cluster.cycle(|_| {}).await.unwrap();
+        check(&cluster, &pages).await;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mut options = ServerOptions::new(dir.path(), "127.0.0.1:0".parse().unwrap());
+    (options.update, options.update_distribution) = (Update::Incremental, Some(Distribution::Uniform));
+    let refused = ManagementServer::start(options).await.unwrap_err();
+    assert!(refused.to_string().contains("one distribution"), "{refused}");
 }

@@ -4,107 +4,32 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "a test may panic")]
 
+mod common;
+
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::time::Duration;
 
-use tempfile::TempDir;
-use webbase_mgmt_server::{Distribution, ManagementServer, ServerOptions, Settings};
+use common::{Pages, Repository, add, until, url};
+use webbase_mgmt_server::{Distribution, ManagementServer, ServerOptions};
 use webbase_node::cycle::message::{Removal, SeenAgain};
-use webbase_node::plan::{Ask, INDEX_KEYS_MAX, Status, Told};
-use webbase_node::{
-    ClientSettings, Cluster, ClusterSettings, Host, HostOptions, Management, NodeError, Role,
-};
+use webbase_node::plan::{Ask, INDEX_KEYS_MAX, Told};
+use webbase_node::{ClientSettings, Cluster, ClusterSettings, HostOptions, Management, NodeError};
 use webbase_storage::{Organization, Page, PageId, PageKey, Version};
 
-/// What readers should find: URL to body.
-type Pages = BTreeMap<String, Vec<u8>>;
-
-struct Repository {
-    dir: TempDir,
-    replicas: u32,
-    server: Option<ManagementServer>,
-    nodes: BTreeMap<String, Host>,
-    organization: Organization,
-}
-
-impl Repository {
-    async fn start(replicas: u32, organization: Organization, nodes: &[&str]) -> Repository {
-        let dir = tempfile::tempdir().unwrap();
-        let mut repository = Repository { dir, replicas, server: None, nodes: BTreeMap::new(), organization };
-        repository.start_server("127.0.0.1:0".parse().unwrap()).await;
-        for name in nodes {
-            repository.start_node(name).await;
-        }
-        let count = nodes.len();
-        let cluster = repository.client().await;
-        until(&cluster, "all nodes are there", |s| {
-            s.nodes.iter().filter(|n| n.figures.is_some()).count() == count
-        })
-        .await;
-        repository
-    }
-
-    async fn start_server(&mut self, listen: SocketAddr) {
-        let mut options = ServerOptions::new(self.folder("mgmt"), listen);
-        (options.replicas, options.range_bits, options.distribution) =
-            (self.replicas, 4, Distribution::Uniform);
+async fn start(replicas: u32, organization: Organization, nodes: &[&str]) -> Repository {
+    let server = move |options: &mut ServerOptions| {
+        (options.replicas, options.distribution) = (replicas, Distribution::Uniform);
         options.add_limit = Duration::from_millis(500);
-        options.settings =
-            Settings { down_after_ms: 1500, resend_ms: 200, lease_ms: 3000, ..Settings::default() };
-        self.server = Some(ManagementServer::start(options).await.unwrap());
-    }
-
-    /// Ends the management server, does something with its folder, and starts it again.
-    async fn restart_server(&mut self, between: impl FnOnce(PathBuf)) {
-        let address = self.server.as_ref().unwrap().address();
-        self.server.take().unwrap().shutdown().await.unwrap();
-        between(self.folder("mgmt"));
-        self.start_server(address).await;
-    }
-
-    fn folder(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
-    }
-
-    /// Starts a node; its name's first letter is its role.
-    async fn start_node(&mut self, name: &str) {
-        let management = self.server.as_ref().unwrap().address();
-        let role = if name.starts_with('u') { Role::Update } else { Role::Read };
-        let listen = "127.0.0.1:0".parse().unwrap();
-        let mut options = HostOptions::new(self.folder(name), listen, management, role);
-        options.organization = self.organization;
-        options.heartbeat = Duration::from_millis(100);
-        options.storage.segment_bytes = 1 << 20;
-        options.storage.buffer_bytes = 1 << 20;
+    };
+    let node = move |name: &str, options: &mut HostOptions| {
+        options.organization = organization;
         if name.ends_with("full") {
             options.storage.capacity_bytes = Some(3 << 20);
         }
-        self.nodes.insert(name.to_owned(), Host::start(options).await.unwrap());
-    }
-
-    /// Stops a node at once, as a kill would.
-    async fn kill(&mut self, name: &str) {
-        drop(self.nodes.remove(name).unwrap());
-        // The folder is free when its threads have let go of it.
-        tokio::time::sleep(Duration::from_millis(300)).await;
-    }
-
-    async fn client(&self) -> Cluster {
-        Cluster::connect(self.server.as_ref().unwrap().address(), ClusterSettings::default()).await.unwrap()
-    }
-}
-
-async fn until(cluster: &Cluster, what: &str, holds: impl Fn(&Status) -> bool) {
-    let waiting = async {
-        while !holds(&cluster.status().await.unwrap()) {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
     };
-    if tokio::time::timeout(Duration::from_secs(60), waiting).await.is_err() {
-        panic!("still waiting until {what}: {:#?}", cluster.status().await.unwrap());
-    }
+    let repository = Repository::start(nodes, server, node).await;
+    repository.until_known(&repository.client().await, nodes.len()).await;
+    repository
 }
 
 async fn until_complete(cluster: &Cluster, pages: usize) {
@@ -112,35 +37,11 @@ async fn until_complete(cluster: &Cluster, pages: usize) {
     assert_eq!(cluster.status().await.unwrap().page_index.unwrap().pages, pages as u64);
 }
 
-fn url(n: usize) -> String {
-    format!("http://site{}.example/page/{n}", n % 7)
-}
-
-/// Adds pages in a version, and takes note of them.
-async fn add(cluster: &Cluster, pages: &mut Pages, numbers: std::ops::Range<usize>, version: usize) {
-    let made: Vec<(String, Vec<u8>)> = numbers
-        .map(|n| (url(n), format!("<p>page {n} version {version}</p>").repeat(1 + n % 50).into_bytes()))
-        .collect();
-    let page = |(url, body)| Page {
-        url,
-        body,
-        status: 200,
-        fetched_at_ms: 1000 + version as u64,
-        ..Page::default()
-    };
-    let batch: Vec<Page<'_>> = made.iter().map(|(url, body)| page((url.as_str(), body.as_slice()))).collect();
-    let added = cluster.add(&batch).await.unwrap();
-    assert_eq!(added.all().unwrap(), made.len() as u64);
-    pages.extend(made);
-}
-
 /// Lookups in all ways and a stream show exactly these pages, each once.
 async fn check(cluster: &Cluster, pages: &Pages) {
-    for (url, body) in pages.iter().step_by(17) {
-        let found = cluster.lookup_url(url).await.unwrap();
-        let record =
-            found.pages.unwrap_or_else(|| panic!("{url} is not there in generation {}", found.generation));
-        assert_eq!(&record.body(cluster.dictionaries()).unwrap()[..], &body[..], "{url}");
+    common::check(cluster, pages).await;
+    for url in pages.keys().step_by(17) {
+        let record = cluster.lookup_url(url).await.unwrap().pages.unwrap();
         let by_id = cluster.lookup_id(record.get().key().id).await.unwrap().pages;
         assert_eq!(by_id.len(), 1);
         assert_eq!(by_id[0].get().url(), record.get().url());
@@ -150,15 +51,6 @@ async fn check(cluster: &Cluster, pages: &Pages) {
     let found = cluster.lookup_many(&keys).await.unwrap().pages;
     let absent = found.iter().filter(|page| page.as_ref().unwrap().is_none()).count();
     assert_eq!((found.len(), absent), (pages.len() + 1, 1));
-    let mut streamed = Pages::new();
-    let mut stream = cluster.stream().await.unwrap();
-    while let Some(record) = stream.next().await {
-        let record = record.unwrap();
-        let body = record.body(cluster.dictionaries()).unwrap().to_vec();
-        let url = record.get().url().to_owned();
-        assert!(streamed.insert(url, body).is_none(), "{} came twice", record.get().url());
-    }
-    assert!(streamed == *pages, "a stream of generation {} differs", stream.generation());
 }
 
 async fn ranges(cluster: &Cluster, pages: &Pages) -> Vec<Option<u32>> {
@@ -167,7 +59,7 @@ async fn ranges(cluster: &Cluster, pages: &Pages) -> Vec<Option<u32>> {
 }
 
 async fn two_cycles(organization: Organization) {
-    let repository = Repository::start(1, organization, &["u1", "u2", "r1", "r2"]).await;
+    let repository = start(1, organization, &["u1", "u2", "r1", "r2"]).await;
     let cluster = repository.client().await;
     let mut pages = Pages::new();
     check(&cluster, &pages).await;
@@ -209,7 +101,7 @@ async fn pages_are_added_updated_found_and_streamed() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn new_pages_stay_away_from_full_nodes() {
-    let repository = Repository::start(1, Organization::Log, &["u1", "u2", "u3-full", "r1"]).await;
+    let repository = start(1, Organization::Log, &["u1", "u2", "u3-full", "r1"]).await;
     let cluster = repository.client().await;
     let mut pages = Pages::new();
     add(&cluster, &mut pages, 0..300, 1).await;
@@ -226,7 +118,7 @@ async fn new_pages_stay_away_from_full_nodes() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_replica_costs_nothing() {
-    let mut repository = Repository::start(2, Organization::Log, &["u1", "u2", "r1", "r2"]).await;
+    let mut repository = start(2, Organization::Log, &["u1", "u2", "r1", "r2"]).await;
     let cluster = repository.client().await;
     let mut pages = Pages::new();
     add(&cluster, &mut pages, 0..300, 1).await;
@@ -250,7 +142,7 @@ async fn a_lost_replica_costs_nothing() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_join_and_leave_with_their_ranges() {
-    let mut repository = Repository::start(1, Organization::Log, &["u1", "r1", "r2"]).await;
+    let mut repository = start(1, Organization::Log, &["u1", "r1", "r2"]).await;
     let cluster = repository.client().await;
     let mut pages = Pages::new();
     add(&cluster, &mut pages, 0..400, 1).await;
@@ -275,7 +167,7 @@ async fn nodes_join_and_leave_with_their_ranges() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_index_survives_a_restart_and_is_made_anew_when_it_is_lost_or_damaged() {
-    let mut repository = Repository::start(1, Organization::Log, &["u1", "u2", "r1", "r2"]).await;
+    let mut repository = start(1, Organization::Log, &["u1", "u2", "r1", "r2"]).await;
     let cluster = repository.client().await;
     let mut pages = Pages::new();
     add(&cluster, &mut pages, 0..500, 1).await;
@@ -335,7 +227,7 @@ async fn the_index_survives_a_restart_and_is_made_anew_when_it_is_lost_or_damage
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_page_gets_a_second_range_while_a_node_that_may_know_it_is_away() {
-    let mut repository = Repository::start(1, Organization::Log, &["u1", "u2", "r1", "r2"]).await;
+    let mut repository = start(1, Organization::Log, &["u1", "u2", "r1", "r2"]).await;
     let cluster = repository.client().await;
     let mut pages = Pages::new();
     add(&cluster, &mut pages, 0..200, 1).await;
@@ -385,7 +277,7 @@ async fn no_page_gets_a_second_range_while_a_node_that_may_know_it_is_away() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pages_are_due_seen_again_and_removed_on_all_replicas() {
-    let repository = Repository::start(2, Organization::Log, &["u1", "u2", "r1", "r2", "r3"]).await;
+    let repository = start(2, Organization::Log, &["u1", "u2", "r1", "r2", "r3"]).await;
     let cluster = repository.client().await;
     let urls: Vec<String> = (0..40).map(|n| format!("http://short.example/{n}")).collect();
     let page =
@@ -426,7 +318,7 @@ async fn pages_are_due_seen_again_and_removed_on_all_replicas() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn questions_are_bounded_and_a_repository_keeps_its_distribution() {
-    let mut repository = Repository::start(1, Organization::Log, &["u1", "r1"]).await;
+    let mut repository = start(1, Organization::Log, &["u1", "r1"]).await;
     let cluster = repository.client().await;
     let key = cluster.page_key("http://one.example/").unwrap();
     let many = vec![webbase_node::wire::message::Key::from(key); INDEX_KEYS_MAX + 1];

@@ -217,8 +217,25 @@ impl StorageError {
         StorageError::Io { op, path: path.to_path_buf(), source }
     }
 
+    /// Wraps what a read of records met: a file that ends too early, and bytes that the disk cannot give back (EIO), are
+    /// damage.
+    pub(crate) fn read(path: &Path, offset: u64, source: io::Error) -> Self {
+        if source.kind() == io::ErrorKind::UnexpectedEof {
+            return Self::corrupt(path, offset, "the file ends here");
+        }
+        if is_unreadable(&source) {
+            return Self::corrupt(path, offset, format!("it cannot be read: {source}"));
+        }
+        Self::io("read", path, source)
+    }
+
     /// Reports damage.
     pub(crate) fn corrupt(path: &Path, offset: u64, what: impl ToString) -> Self {
         StorageError::Corrupt { path: path.to_path_buf(), offset, what: what.to_string() }
     }
+}
+
+/// Whether the disk says that it cannot give these bytes back.
+pub(crate) fn is_unreadable(e: &io::Error) -> bool {
+    e.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error())
 }

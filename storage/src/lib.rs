@@ -50,6 +50,7 @@ mod packer;
 mod page;
 mod ranges;
 mod record;
+mod samples;
 mod snapshot;
 mod store;
 pub mod surt;
@@ -68,6 +69,7 @@ pub use record::{
     FIELD_BYTES_MAX, Kind, PAYLOAD_DIGEST_BYTES, RECORD_BYTES_MIN, Record, RecordError, RecordRef, crc64,
     record_len,
 };
+pub use samples::Samples;
 pub use snapshot::{Listed, Snapshot};
 pub use store::{
     Access, Added, Compacted, Cursor, Damage, Options, Order, Organization, PageStore, PageStream, Stats,

@@ -15,15 +15,9 @@ use crate::error::{Result, StorageError};
 use crate::in_turn;
 use crate::page::{Page, PageKey, RepositoryKey};
 use crate::record::{self, Kind, RECORD_BYTES_MIN, Record, RecordRef};
+use crate::samples::Samples;
 use crate::store::{Damage, Options};
 
-/// Bytes of a dictionary, at most. Larger ones gain little and cost cache.
-const DICTIONARY_BYTES: usize = 64 << 10;
-/// Pages and bytes a dictionary is trained on, while somebody waits to add them: 0.07 s. Twice the samples, and a
-/// dictionary of 112 KiB, take three times as long and save half a percent of the space.
-const SAMPLE_PAGES: usize = 200;
-const SAMPLE_BYTES: usize = 2 << 20;
-const SAMPLE_BYTES_EACH: usize = 6 << 10;
 /// Bytes of pages a thread encodes in one go: still in its cache when they are staged.
 const PART_BYTES: usize = 256 << 10;
 /// Buffers kept for the next batch, and how large each of them may be.
@@ -133,7 +127,8 @@ pub(crate) struct Packer {
     /// Held while dictionary files are written.
     files: Mutex<()>,
     current: ArcSwapOption<Dictionary>,
-    samples: Mutex<Option<Vec<Vec<u8>>>>,
+    /// Pages to learn from, until there is a dictionary.
+    samples: Mutex<Option<Samples>>,
     spare: Mutex<Vec<Encoded>>,
 }
 
@@ -159,7 +154,7 @@ impl Packer {
             dictionaries,
             files: Mutex::new(()),
             current: ArcSwapOption::new(current.filter(|_| zstd)),
-            samples: Mutex::new(sampling.then(Vec::new)),
+            samples: Mutex::new(sampling.then(Samples::default)),
             spare: Mutex::new(Vec::new()),
         };
         Ok((packer, found))
@@ -306,25 +301,15 @@ impl Packer {
     fn sample(&self, pages: &[Page<'_>]) -> Result<()> {
         let mut slot = self.samples.lock();
         let Some(samples) = slot.as_mut() else { return Ok(()) };
-        // Spread over the batch: neighbours are alike.
-        let step = (pages.len() / SAMPLE_PAGES).max(1);
-        for page in pages.iter().step_by(step) {
-            if page.body.len() >= 256 {
-                // Heads are packed too, so they are part of what is learned.
-                let body = page.body.get(..SAMPLE_BYTES_EACH).unwrap_or(page.body);
-                samples.push([page.head, body].concat());
-            }
-        }
-        let bytes: usize = samples.iter().map(Vec::len).sum();
-        if samples.len() < SAMPLE_PAGES && bytes < SAMPLE_BYTES {
+        samples.take(pages);
+        if !samples.are_enough() {
             return Ok(());
         }
         let samples = slot.take().unwrap_or_default();
         drop(slot);
-        let samples: Vec<&[u8]> = samples.iter().map(Vec::as_slice).take(2 * SAMPLE_PAGES).collect();
-        match Dictionary::train(&samples, DICTIONARY_BYTES, 1) {
-            Ok(trained) => self.add_dictionary(trained.content()).map(|_| ()),
-            Err(_) => Ok(()), // too few, or too alike: pages are packed without one
+        match samples.train(level(self.compression)) {
+            Some(trained) => self.add_dictionary(trained.content()).map(|_| ()),
+            None => Ok(()), // too few, or too alike: pages are packed without one
         }
     }
 }

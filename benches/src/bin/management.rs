@@ -28,6 +28,8 @@ use webbase_node::{Client, ClientSettings};
 use webbase_storage::{Organization, Stats};
 
 const REPLICAS: u32 = 2;
+/// Plans that are asked for.
+const PLANS: usize = 500;
 
 /// Reports sent by all nodes.
 static REPORTS: AtomicU64 = AtomicU64::new(0);
@@ -41,7 +43,7 @@ fn main() {
         .map(|bits| bits.parse().expect("--bits takes numbers"))
         .collect();
     let dir = PathBuf::from(arguments.value("--dir").unwrap_or("benches/work/management"));
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let runtime = runtime();
     if arguments.value("--serve").is_some() {
         runtime.block_on(serve(&dir, bits[0]));
         return;
@@ -49,12 +51,16 @@ fn main() {
     let (nodes, seconds) = (arguments.number("--nodes", 1000), arguments.number("--seconds", 15));
     println!("{nodes} nodes, {REPLICAS} replicas, a beat a second for {seconds} s\n");
     println!(
-        "| ranges | joining | its CPU | written | beating: share of a core | µs a beat | empty cycle | its CPU | plan: median, worst |"
+        "| ranges | joining | its CPU | written | beating: share of a core | µs a beat | empty cycle | its CPU | plan: median, 99 %, worst |"
     );
     println!("|---|---|---|---|---|---|---|---|---|");
     for bits in bits {
         runtime.block_on(measure(&dir, bits, nodes as u64, seconds as u64));
     }
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
 }
 
 /// The server's own process: prints its address, and ends when its input does.
@@ -144,19 +150,33 @@ async fn measure(dir: &Path, bits: u8, nodes: u64, seconds: u64) {
     let (cycle_s, cycle_cpu_s) = (started.elapsed().as_secs_f64(), server.cpu_s() - cpu);
     until(&management, |status| status.nodes.iter().all(|n| n.state == NodeState::Idle)).await;
 
-    let mut plans = Vec::new();
-    for _ in 0..100 {
-        let started = Instant::now();
-        let (lease, plan, addresses) = management.open_lease().await.expect("a plan");
-        plans.push(started.elapsed().as_secs_f64() * 1e3);
-        assert_eq!(addresses.len() as u64, nodes);
-        assert!(plan.ranges.iter().all(|n| n.len() == REPLICAS as usize), "all replicas are in the plan");
-        management.end_lease(&lease).await.expect("its end");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    let worst = plans.iter().copied().fold(0.0, f64::max);
+    // On a thread of its own: what the simulated nodes do meanwhile on theirs is not the server's time.
+    let address = server.address;
+    let planning = tokio::task::spawn_blocking(move || {
+        runtime().block_on(async {
+            let management =
+                Management::connect(address, ClientSettings::default()).await.expect("it answers");
+            let mut plans = Vec::new();
+            for _ in 0..PLANS {
+                let started = Instant::now();
+                let (lease, plan, addresses) = management.open_lease().await.expect("a plan");
+                plans.push(started.elapsed().as_secs_f64() * 1e3);
+                assert_eq!(addresses.len() as u64, nodes);
+                assert!(
+                    plan.ranges.iter().all(|n| n.len() == REPLICAS as usize),
+                    "all replicas are in the plan"
+                );
+                management.end_lease(&lease).await.expect("its end");
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            plans
+        })
+    });
+    let mut plans = planning.await.expect("plans");
+    plans.sort_by(f64::total_cmp);
+    let (p99, worst) = (plans[plans.len() * 99 / 100], plans[plans.len() - 1]);
     println!(
-        "| {} | {joining_s:.1} s | {joining_cpu_s:.2} s | {:.0} MB | {:.2} % | {:.1} | {cycle_s:.1} s | {cycle_cpu_s:.2} s | {:.2} ms, {worst:.2} ms |",
+        "| {} | {joining_s:.1} s | {joining_cpu_s:.2} s | {:.0} MB | {:.2} % | {:.1} | {cycle_s:.1} s | {cycle_cpu_s:.2} s | {:.2} ms, {p99:.2} ms, {worst:.2} ms |",
         1_u32 << bits,
         joining_bytes as f64 / 1e6,
         share * 100.0,

@@ -120,7 +120,9 @@ impl World {
         let patient = self.update == Update::Incremental && self.rng.percent(10);
         if let Some(plan) = plan {
             add.version.epoch = epoch(&plan);
-            add.planned = plan.ranges.get(range as usize).cloned().unwrap_or_default();
+            let entry = map.add_entry(add.key, range);
+            let entry = entry.unwrap_or_else(|| self.rng.range(0, u64::from(map.count())) as u32);
+            add.planned = plan.ranges.get(entry as usize).cloned().unwrap_or_default();
             let planned = add.planned.clone();
             if planned.is_empty() && self.mutant == Some(Mutant::DropWhenDown) {
                 return self.acknowledge(index);

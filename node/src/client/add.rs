@@ -1,5 +1,6 @@
 //! Adding: pages or records out in batches, an answer for each batch once it is durable.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -174,18 +175,14 @@ pub struct AddRecords {
     adding: Adding,
     records: Vec<Bytes>,
     batch_bytes: usize,
-    /// Dictionaries sent.
-    sent: Vec<u64>,
+    /// Dictionaries that are there, or sent before the records that need them.
+    sent: BTreeSet<u64>,
 }
 
 impl AddRecords {
     pub(super) fn new(client: &Client, call: Call) -> AddRecords {
-        AddRecords {
-            adding: Adding::new(client, call),
-            records: Vec::new(),
-            batch_bytes: 0,
-            sent: Vec::new(),
-        }
+        let sent = client.inner.handed_over.lock().clone();
+        AddRecords { adding: Adding::new(client, call), records: Vec::new(), batch_bytes: 0, sent }
     }
 
     /// Adds a record to the batch, as [`AddPages::page`] does a page.
@@ -202,7 +199,7 @@ impl AddRecords {
             self.end_batch().await?;
             let content = Bytes::copy_from_slice(dictionary.content());
             self.adding.call.send(DICTIONARY, content).await?;
-            self.sent.push(digest);
+            self.sent.insert(digest);
         }
         if self.batch_bytes > 0 && self.batch_bytes + bytes > self.adding.client.inner.batch_bytes {
             self.end_batch().await?;
@@ -233,7 +230,13 @@ impl AddRecords {
     pub async fn flush(&mut self) -> Result<Acknowledged> {
         self.end_batch().await?;
         self.adding.settle(0).await?;
-        Ok(std::mem::take(&mut self.adding.so_far))
+        let done = std::mem::take(&mut self.adding.so_far);
+        let refused = !done.refused.is_empty();
+        if refused {
+            self.sent.clear();
+        }
+        note(&self.adding.client, &self.sent, refused);
+        Ok(done)
     }
 
     /// As [`AddPages::finish`].
@@ -242,6 +245,19 @@ impl AddRecords {
     /// As there.
     pub async fn finish(mut self) -> Result<Acknowledged> {
         self.end_batch().await?;
-        self.adding.finish().await
+        let (client, sent) = (self.adding.client.clone(), self.sent);
+        let done = self.adding.finish().await?;
+        note(&client, &sent, !done.refused.is_empty());
+        Ok(done)
+    }
+}
+
+/// What a node acknowledged a batch with, it has. After a refusal, whatever the reason, dictionaries go with their records again.
+fn note(client: &Client, sent: &BTreeSet<u64>, refused: bool) {
+    let mut handed_over = client.inner.handed_over.lock();
+    if refused {
+        handed_over.clear();
+    } else {
+        handed_over.extend(sent);
     }
 }

@@ -3,11 +3,13 @@
 mod add;
 mod read;
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::net::TcpStream;
 use webbase_storage::{Compacted, Dictionaries, Dictionary, PageId, PageKey, Record, Stats, Verified, url};
 
@@ -75,6 +77,8 @@ struct Inner {
     answer: Duration,
     long_answer: Duration,
     batch_bytes: usize,
+    /// Dictionaries that came with a batch which is durable there: they need not be sent again.
+    handed_over: Mutex<BTreeSet<u64>>,
 }
 
 impl Drop for Inner {
@@ -136,6 +140,7 @@ impl Client {
             answer: settings.answer,
             long_answer: settings.long_answer,
             batch_bytes: settings.batch_bytes,
+            handed_over: Mutex::default(),
         };
         Ok(Client { inner: Arc::new(inner) })
     }

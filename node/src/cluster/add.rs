@@ -5,9 +5,11 @@
 //! does not count any more. Sent twice is harmless: the second time it is stale.
 //!
 //! Under the distribution `uniform` the management server is asked for the ranges first, and says the same however often
-//! it is asked.
+//! it is asked. Where only update nodes have it, a page goes by any entry of the plan: in turn, by those with most nodes up, and
+//! none of them busy or failing.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
@@ -16,6 +18,7 @@ use webbase_storage::{Page, PageKey, Record, StorageError, pack_page};
 
 use super::Cluster;
 use crate::client::Client;
+use crate::cycle::Distribution;
 use crate::cycle::message::NodeId;
 use crate::error::{NodeError, Result, Retry};
 use crate::plan::AddPlan;
@@ -56,6 +59,8 @@ struct Adding {
     key: PageKey,
     /// Its range; under `uniform` not before the management server has said it.
     range: Option<u32>,
+    /// The plan's entry whose nodes it goes to.
+    entry: Option<u32>,
     /// The record and the stamp in it.
     packed: Option<(u64, Record)>,
     /// Who has it for good.
@@ -83,7 +88,16 @@ impl Cluster {
                 Ok(key) => {
                     let range = self.inner.repository.range_of_key(key);
                     let (packed, durable) = (None, Vec::new());
-                    open.push(Adding { at, key, range, packed, durable, alone: false, failed: None });
+                    open.push(Adding {
+                        at,
+                        key,
+                        range,
+                        entry: None,
+                        packed,
+                        durable,
+                        alone: false,
+                        failed: None,
+                    });
                 }
                 Err(e) => done.refused.push((at, e)),
             }
@@ -103,6 +117,7 @@ impl Cluster {
                 }
                 _ => break,
             };
+            self.choose(&mut open, &plan);
             open = self.refuse_homeless(open, &plan, &mut done);
             open = self.pack(open, pages, &plan, &mut done).await;
             if timeout_at(until, self.send(&mut open, &plan)).await.is_err() {
@@ -148,6 +163,35 @@ impl Cluster {
         Ok(())
     }
 
+    /// Chooses the plan's entry for each page.
+    fn choose(&self, open: &mut [Adding], plan: &AddPlan) {
+        let map = self.inner.repository.map;
+        let takers = self.takers(plan);
+        for adding in open {
+            adding.entry = adding.range.and_then(|range| {
+                map.add_entry(adding.key, range).or_else(|| {
+                    let turn = self.inner.turn.fetch_add(1, Ordering::Relaxed);
+                    takers.get(turn % takers.len().max(1)).copied()
+                })
+            });
+        }
+    }
+
+    /// The entries of a plan that pages go by in turn, where any will do.
+    fn takers(&self, plan: &AddPlan) -> Vec<u32> {
+        if self.inner.repository.map.update_distribution() == Distribution::Hash {
+            return Vec::new();
+        }
+        let most = plan.ranges.iter().map(Vec::len).max().unwrap_or(0);
+        let connections = &self.inner.connections;
+        let shunned = |nodes: &[NodeId]| {
+            nodes.iter().any(|node| connections.is_avoided(*node) || connections.is_busy(*node))
+        };
+        let full = || (0_u32..).zip(&plan.ranges).filter(|(_, nodes)| most > 0 && nodes.len() == most);
+        let best: Vec<u32> = full().filter(|(_, nodes)| !shunned(nodes)).map(|(entry, _)| entry).collect();
+        if best.is_empty() { full().map(|(entry, _)| entry).collect() } else { best }
+    }
+
     /// Pages of ranges without update node are not taken, and that is said at once; so are new pages that no range takes.
     fn refuse_homeless(&self, open: Vec<Adding>, plan: &AddPlan, done: &mut Adds) -> Vec<Adding> {
         let mut homed = Vec::with_capacity(open.len());
@@ -157,7 +201,7 @@ impl Cluster {
                     let why = "no update node is up and has room".to_owned();
                     done.refused.push((adding.at, self.denied("assign a range to the page", why)));
                 }
-                Some(range) if nodes_of(plan, Some(range)).is_empty() => {
+                Some(range) if nodes_of(plan, adding.entry).is_empty() => {
                     let homeless = NodeError::NoNode { role: "update", range, generation: 0 };
                     done.refused.push((adding.at, homeless));
                 }
@@ -180,17 +224,23 @@ impl Cluster {
         done: &mut Adds,
     ) -> Vec<Adding> {
         let map = self.inner.repository.map;
+        let is_packed = |adding: &Adding| adding.packed.as_ref().is_some_and(|(s, _)| *s == plan.stamp);
+        if open.iter().all(is_packed) {
+            return open;
+        }
+        let dictionary = self.dictionary(plan, pages).await;
         let (mut packed, mut bytes) = (Vec::with_capacity(open.len()), 0);
         for mut adding in open {
             let Some(page) = pages.get(adding.at) else { continue };
-            if adding.packed.as_ref().is_none_or(|(stamp, _)| *stamp != plan.stamp) {
+            if !is_packed(&adding) {
                 let Some(epoch) = map.epoch(plan.stamp, adding.range.unwrap_or(0)) else {
                     let why = format!("cycle {} does not fit into the versions of pages", plan.stamp);
                     done.refused.push((adding.at, self.denied("stamp the page", why)));
                     continue;
                 };
                 let page = Page { epoch, ..*page };
-                match pack_page(&self.inner.key, &page, self.inner.settings.compression, None) {
+                let compression = self.inner.settings.compression;
+                match pack_page(&self.inner.key, &page, compression, dictionary.as_deref()) {
                     Ok(record) => {
                         adding.packed = Some((plan.stamp, record));
                         // Where pages are visible at once, all nodes shall show the same version.
@@ -220,7 +270,7 @@ impl Cluster {
         for (at, adding) in open.iter_mut().enumerate() {
             adding.failed = None;
             let Some((_, record)) = &adding.packed else { continue };
-            for node in nodes_of(plan, adding.range) {
+            for node in nodes_of(plan, adding.entry) {
                 if !adding.durable.contains(node) {
                     let share = shares.entry(*node).or_default();
                     let list = if adding.alone { &mut share.alone } else { &mut share.together };
@@ -259,15 +309,15 @@ impl Cluster {
     }
 }
 
-fn nodes_of(plan: &AddPlan, range: Option<u32>) -> &[NodeId] {
-    range.and_then(|range| plan.ranges.get(range as usize)).map_or(&[], Vec::as_slice)
+fn nodes_of(plan: &AddPlan, entry: Option<u32>) -> &[NodeId] {
+    entry.and_then(|entry| plan.ranges.get(entry as usize)).map_or(&[], Vec::as_slice)
 }
 
 /// Sorts pages after a try: acknowledged, refused for good, or to be tried again.
 fn settle(open: Vec<Adding>, plan: &AddPlan, done: &mut Adds) -> Vec<Adding> {
     let mut again = Vec::new();
     for mut adding in open {
-        let nodes = nodes_of(plan, adding.range);
+        let nodes = nodes_of(plan, adding.entry);
         if nodes.iter().all(|node| adding.durable.contains(node)) {
             done.acknowledged += 1;
             continue;

@@ -21,6 +21,7 @@ mod everywhere;
 mod expiry;
 mod lookup;
 mod near;
+mod packing;
 mod plans;
 mod progress;
 mod share;
@@ -28,6 +29,7 @@ mod stream;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use webbase_storage::{Compression, Dictionaries, PageKey, RepositoryKey};
@@ -39,6 +41,7 @@ pub use self::stream::ClusterStream;
 
 use self::connections::Connections;
 use self::near::Near;
+use self::packing::Packing;
 use self::plans::Plans;
 use crate::client::ClientSettings;
 use crate::cycle::message::{NodeId, Removal, SeenAgain};
@@ -95,6 +98,9 @@ struct Inner {
     connections: Arc<Connections>,
     plans: Arc<Plans>,
     near: Near,
+    packing: Packing,
+    /// Counts pages that may go to any update nodes.
+    turn: AtomicUsize,
 }
 
 /// A repository. Clones share everything.
@@ -116,8 +122,8 @@ impl Cluster {
         to_nodes.repository = Some(key.fingerprint());
         let connections = Arc::new(Connections::new(to_nodes, settings.avoid));
         let plans = Plans::start(management.clone(), connections.clone(), settings.refresh);
-        let inner =
-            Inner { settings, management, repository, key, connections, plans, near: Near::default() };
+        let (near, packing, turn) = (Near::default(), Packing::default(), AtomicUsize::new(0));
+        let inner = Inner { settings, management, repository, key, connections, plans, near, packing, turn };
         Ok(Cluster { inner: Arc::new(inner) })
     }
 

@@ -8,6 +8,10 @@
 //!   a version's epoch, 32 bits:    hash     │             cycle             │
 //!                                  uniform  │      cycle      │ range, bits │
 //! ```
+//!
+//! Ranges are what read nodes have. Update nodes may have the other distribution: `hash` sends all versions of a page to the same
+//! update nodes, whatever range was assigned to it; `uniform` sends each version to any update nodes, and whoever prepares the
+//! next generation asks all of them anyway.
 
 use std::ops::RangeInclusive;
 
@@ -18,6 +22,8 @@ use webbase_storage::{PageId, PageKey, Version};
 const RANGE_BITS_MAX: u8 = 16;
 /// In a map's byte: the distribution is uniform.
 const UNIFORM: u8 = 0x80;
+/// In a map's byte: update nodes have the other distribution.
+const OTHER: u8 = 0x40;
 
 /// How pages come by their ranges; fixed when a repository is made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,13 +35,32 @@ pub enum Distribution {
     Uniform,
 }
 
-/// How a repository is cut; fixed when it is made. As a message it is one byte: the bits, and 128 if the distribution is
-/// uniform.
+impl Distribution {
+    fn other(self) -> Distribution {
+        match self {
+            Distribution::Hash => Distribution::Uniform,
+            Distribution::Uniform => Distribution::Hash,
+        }
+    }
+
+    /// Its name, as on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Distribution::Hash => "hash",
+            Distribution::Uniform => "uniform",
+        }
+    }
+}
+
+/// How a repository is cut; fixed when it is made. As a message it is one byte: the bits, 128 if the distribution is
+/// uniform, and 64 if update nodes have the other one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "ForeignMap", into = "ForeignMap")]
 pub struct RangeMap {
     bits: u8,
     distribution: Distribution,
+    /// That of update nodes.
+    update: Distribution,
 }
 
 /// A map as it comes from elsewhere.
@@ -48,7 +73,8 @@ struct ForeignMap {
 impl From<RangeMap> for ForeignMap {
     fn from(map: RangeMap) -> Self {
         let uniform = if map.is_uniform() { UNIFORM } else { 0 };
-        ForeignMap { bits: map.bits | uniform }
+        let other = if map.update == map.distribution { 0 } else { OTHER };
+        ForeignMap { bits: map.bits | uniform | other }
     }
 }
 
@@ -56,12 +82,13 @@ impl TryFrom<ForeignMap> for RangeMap {
     type Error = String;
 
     fn try_from(ForeignMap { bits: byte }: ForeignMap) -> Result<Self, String> {
-        let bits = byte & !UNIFORM;
+        let bits = byte & !(UNIFORM | OTHER);
         if bits > RANGE_BITS_MAX {
             return Err(format!("2^{bits} ranges, there can be 2^{RANGE_BITS_MAX}"));
         }
         let distribution = if byte & UNIFORM == 0 { Distribution::Hash } else { Distribution::Uniform };
-        Ok(RangeMap { bits, distribution })
+        let update = if byte & OTHER == 0 { distribution } else { distribution.other() };
+        Ok(RangeMap { bits, distribution, update })
     }
 }
 
@@ -73,7 +100,31 @@ impl RangeMap {
 
     /// 2^bits ranges under a distribution; at most 2^16.
     pub fn distributed(bits: u8, distribution: Distribution) -> Self {
-        RangeMap { bits: bits.min(RANGE_BITS_MAX), distribution }
+        RangeMap { bits: bits.min(RANGE_BITS_MAX), distribution, update: distribution }
+    }
+
+    /// The same with another distribution of update nodes.
+    pub fn with_update(self, update: Distribution) -> Self {
+        RangeMap { update, ..self }
+    }
+
+    /// How pages come to update nodes.
+    pub fn update_distribution(self) -> Distribution {
+        self.update
+    }
+
+    /// The entry of an add plan that a page of this range goes by; `None` is any.
+    pub fn add_entry(self, key: PageKey, range: u32) -> Option<u32> {
+        match self.update {
+            update if update == self.distribution => Some(range),
+            Distribution::Hash => Some(self.hashed(key)),
+            Distribution::Uniform => None,
+        }
+    }
+
+    /// The range that the high bits of an id say.
+    fn hashed(self, key: PageKey) -> u32 {
+        key.id.0.checked_shr(64 - u32::from(self.bits)).unwrap_or(0) as u32
     }
 
     /// How pages come by their ranges.
@@ -105,10 +156,9 @@ impl RangeMap {
 
     /// The range of a page, if its key alone says it.
     pub fn range_of_key(self, key: PageKey) -> Option<u32> {
-        match (self.distribution, self.bits) {
-            (Distribution::Uniform, _) => None,
-            (Distribution::Hash, 0) => Some(0),
-            (Distribution::Hash, bits) => Some((key.id.0 >> (64 - u32::from(bits))) as u32),
+        match self.distribution {
+            Distribution::Uniform => None,
+            Distribution::Hash => Some(self.hashed(key)),
         }
     }
 
@@ -311,12 +361,28 @@ mod tests {
         for map in [RangeMap::new(16), RangeMap::distributed(16, Distribution::Uniform), RangeMap::new(0)] {
             assert_eq!(decode::<RangeMap>(&encode(&map)), Ok(map));
         }
+        for distribution in [Distribution::Hash, Distribution::Uniform] {
+            let map = RangeMap::distributed(9, distribution).with_update(distribution.other());
+            assert_eq!(decode::<RangeMap>(&encode(&map)), Ok(map));
+            assert_eq!(map.update_distribution(), distribution.other());
+        }
         // What was written before there were distributions is hash.
         assert_eq!(decode::<RangeMap>(&encode(&10_u8)), Ok(RangeMap::new(10)));
         assert_eq!(decode::<RangeSet>(&encode(&vec![2_u64, 0, 0])), Ok([1].into_iter().collect()));
         assert!(decode::<RangeSet>(&encode(&vec![1_u64; 1025])).is_err());
         assert!(decode::<RangeMap>(&encode(&17_u8)).is_err());
         assert!(decode::<RangeMap>(&encode(&(UNIFORM | 17))).is_err());
+    }
+
+    #[test]
+    fn update_nodes_may_have_the_other_distribution() {
+        let (key, hash, uniform) =
+            (PageKey { id: PageId(1 << 63), tie: 0 }, Distribution::Hash, Distribution::Uniform);
+        let map = |read, update| RangeMap::distributed(3, read).with_update(update);
+        assert_eq!(map(hash, hash).add_entry(key, 4), Some(4));
+        assert_eq!(map(uniform, uniform).add_entry(key, 1), Some(1));
+        assert_eq!(map(uniform, hash).add_entry(key, 1), Some(4));
+        assert_eq!(map(hash, uniform).add_entry(key, 4), None);
     }
 
     #[test]

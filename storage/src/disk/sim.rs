@@ -2,10 +2,11 @@
 //!
 //! It keeps a history of every change. [`SimDisk::crashed`] makes the disk a machine would find after losing
 //! power at any point of that history, under three assumptions about what was not synced ([`Crash`]). Apart from
-//! that it can fail the n-th call, run out of space, flip bits and read short.
+//! that it can fail the n-th call, run out of space, flip bits, lose sectors and read short.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -35,6 +36,8 @@ enum Change {
     SyncDir,
 }
 
+const SECTOR_BYTES: u64 = 512;
+
 type Names = BTreeMap<PathBuf, usize>;
 type Contents = Vec<Vec<u8>>;
 
@@ -51,6 +54,8 @@ struct State {
     fail_all_after: bool,
     capacity: Option<u64>,
     short_reads: bool,
+    /// Sectors that cannot be read until they are written again, by file.
+    bad_sectors: BTreeSet<(usize, u64)>,
 }
 
 /// A disk in memory, shared by its clones.
@@ -171,6 +176,15 @@ impl SimDisk {
         }
     }
 
+    /// Makes the sectors (512 bytes) that hold these bytes of a file unreadable, until each is written again as a whole; a
+    /// write of a part of one fails.
+    pub fn lose_sectors(&self, path: &Path, bytes: Range<u64>) {
+        let mut state = self.state.lock();
+        if let Some(number) = state.names.get(path).copied() {
+            state.bad_sectors.extend(sectors(&bytes).map(|sector| (number, sector)));
+        }
+    }
+
     /// All files with their lengths.
     pub fn files(&self) -> Vec<(PathBuf, u64)> {
         let state = self.state.lock();
@@ -182,9 +196,35 @@ impl SimDisk {
     }
 }
 
+/// The sectors that hold some bytes.
+fn sectors(bytes: &Range<u64>) -> Range<u64> {
+    bytes.start / SECTOR_BYTES..bytes.end.div_ceil(SECTOR_BYTES)
+}
+
+fn unreadable() -> io::Error {
+    io::Error::from_raw_os_error(rustix::io::Errno::IO.raw_os_error())
+}
+
 impl State {
     fn used(&self) -> u64 {
         self.names.values().filter_map(|&n| self.contents.get(n)).map(|c| c.len() as u64).sum()
+    }
+
+    fn has_bad_sectors(&self, file: usize, bytes: &Range<u64>) -> bool {
+        let sectors = sectors(bytes);
+        self.bad_sectors.range((file, sectors.start)..(file, sectors.end)).next().is_some()
+    }
+
+    /// Whole sectors are good again when they are written.
+    fn write_bad_sectors(&mut self, file: usize, bytes: &Range<u64>) -> io::Result<()> {
+        let whole =
+            |sector: u64| bytes.start <= sector * SECTOR_BYTES && (sector + 1) * SECTOR_BYTES <= bytes.end;
+        let parts: Vec<u64> = sectors(bytes).filter(|sector| !whole(*sector)).collect();
+        if parts.iter().any(|sector| self.bad_sectors.contains(&(file, *sector))) {
+            return Err(unreadable());
+        }
+        sectors(bytes).for_each(|sector| _ = self.bad_sectors.remove(&(file, sector)));
+        Ok(())
     }
 
     fn grow(&mut self, file: usize) {
@@ -230,7 +270,8 @@ impl State {
     fn apply_torn(&mut self, file: usize, offset: u64, bytes: &[u8], random: &mut Random) {
         let mut at = 0;
         while at < bytes.len() {
-            let sector_end = 512 - (offset as usize + at) % 512 + at;
+            let sector_bytes = SECTOR_BYTES as usize;
+            let sector_end = sector_bytes - (offset as usize + at) % sector_bytes + at;
             let end = sector_end.min(bytes.len());
             if random.next().is_multiple_of(2) {
                 let part = bytes.get(at..end).unwrap_or_default().to_vec();
@@ -379,6 +420,9 @@ impl DiskFile for SimFile {
     fn read_some_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let mut state = self.disk.state.lock();
         state.call()?;
+        if state.has_bad_sectors(self.number, &(offset..offset + buffer.len() as u64)) {
+            return Err(unreadable());
+        }
         let short = state.short_reads && buffer.len() > 1;
         let wanted = if short { buffer.len() / 2 } else { buffer.len() };
         let content = state.contents.get(self.number).map(Vec::as_slice).unwrap_or_default();
@@ -401,6 +445,7 @@ impl DiskFile for SimFile {
             state.change(Change::Write(self.number, offset, part));
             return Err(full);
         }
+        state.write_bad_sectors(self.number, &(offset..offset + bytes.len() as u64))?;
         state.change(Change::Write(self.number, offset, bytes.to_vec()));
         Ok(())
     }

@@ -7,7 +7,8 @@
 //! 2. A write that is torn leaves what was there before: damage.
 //! 3. The segment that still grows is ended first: its appender writes past the page cache.
 //! 4. A compaction under way is given up: it may have copied what was damaged.
-//! 5. Mending leaves out no page that somebody needs, also if it is damaged while that goes on.
+//! 5. A record that cannot be read, or not be written, keeps none of the others from being healed.
+//! 6. Mending leaves out no page that somebody needs, also if it is damaged while that goes on.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -50,34 +51,46 @@ impl Healed {
     }
 }
 
-/// Whether what lies there is no whole record.
+/// Whether what lies there is no whole record, or cannot be read.
 fn is_damaged(segment: &Segment, position: usize) -> Result<bool> {
     let Some(place) = segment.place(position) else { return Ok(false) };
-    let bytes = segment.file().read_vec((place.end - place.start) as usize, place.start);
-    let bytes = bytes.map_err(|e| segment.read_error(e, place.start))?;
-    Ok(RecordRef::parse(&bytes).is_err())
+    match segment.file().read_vec((place.end - place.start) as usize, place.start) {
+        Ok(bytes) => Ok(RecordRef::parse(&bytes).is_err()),
+        Err(e) => match segment.read_error(e, place.start) {
+            StorageError::Corrupt { .. } => Ok(true),
+            e => Err(e),
+        },
+    }
 }
 
 /// Gives damaged records their bytes back; returns how many there were.
 pub(super) fn heal(store: &LogStore, records: &[Record]) -> Result<u64> {
     let mut compaction = store.compaction.lock();
     let mut healed = Healed::default();
+    let mut failed = None;
     for record in records {
         // A record handed over without its checksum verified heals nothing.
         let Ok(whole) = RecordRef::parse(record.bytes()) else { continue };
         let row = Row::of(&whole);
-        for (part, position) in places(&store.view.load_full(), &row, record.bytes().len() as u64)? {
-            if !is_damaged(&part.segment, position)? {
-                continue;
+        let mut one = || -> Result<()> {
+            for (part, position) in places(&store.view.load_full(), &row, record.bytes().len() as u64)? {
+                if !is_damaged(&part.segment, position)? {
+                    continue;
+                }
+                end_if_growing(store, &part)?;
+                if let Some(place) = part.segment.place(position) {
+                    *compaction = None;
+                    healed.write(&part.segment, place.start, record.bytes())?;
+                }
             }
-            end_if_growing(store, &part)?;
-            if let Some(place) = part.segment.place(position) {
-                *compaction = None;
-                healed.write(&part.segment, place.start, record.bytes())?;
-            }
+            Ok(())
+        };
+        if let Err(e) = one() {
+            failed.get_or_insert(e);
         }
     }
-    healed.finish(store)
+    let count = healed.finish(store)?;
+    failed.map_or(Ok(count), Err)
 }
 
 /// Where the index has records of this row and length, living or not.

@@ -275,6 +275,20 @@ impl Segment {
         }
     }
 
+    /// The offsets where records begin from a position on, at most so many, and where the last of them ends: nothing if there
+    /// is none.
+    pub(crate) fn offsets_from(&self, position: usize, count: usize, out: &mut Vec<u32>) {
+        out.clear();
+        let mut of = |offsets: &[u32]| {
+            let from = offsets.get(position..).unwrap_or_default();
+            out.extend_from_slice(from.get(..=count).unwrap_or(from));
+        };
+        match &self.places {
+            Places::Open(places) => of(&places.read().offsets),
+            Places::Sealed { offsets, .. } => of(offsets),
+        }
+    }
+
     /// The catalog row of the record at a position.
     pub(crate) fn row(&self, position: usize) -> Result<Row> {
         let row = self.stored_row(position)?;
@@ -391,14 +405,9 @@ impl Segment {
         }
     }
 
-    /// A file that ends too early is damage, not an I/O error.
+    /// What a read of a record met.
     pub(crate) fn read_error(&self, e: std::io::Error, offset: u64) -> StorageError {
-        match e.kind() {
-            std::io::ErrorKind::UnexpectedEof => {
-                StorageError::corrupt(self.path(), offset, "the file ends here")
-            }
-            _ => StorageError::io("read", self.path(), e),
-        }
+        StorageError::read(self.path(), offset, e)
     }
 
     /// Makes rows of committed records known to readers.

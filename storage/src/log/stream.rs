@@ -19,6 +19,9 @@ const PROBE_STEP_BYTES: u64 = 1 << 20;
 /// How many of them: asking costs time too, and what is in memory is so in long runs.
 const PROBE_BYTES: u64 = 32 << 10;
 
+/// Places that are asked for at once: a segment that grows has them behind a lock.
+const PLACES: usize = 256;
+
 /// All living pages of a view, in order of their ordinals.
 pub(crate) struct LogStream {
     view: Arc<View>,
@@ -30,6 +33,8 @@ pub(crate) struct LogStream {
     position: usize,
     /// Positions of the current part.
     count: usize,
+    /// Offsets of some records of the current part, from this position on, and where the last one ends.
+    offsets: (usize, Vec<u32>),
     source: Source,
 }
 
@@ -57,6 +62,7 @@ impl LogStream {
             current: None,
             position: 0,
             count: 0,
+            offsets: (0, Vec::with_capacity(PLACES + 1)),
             source: Source::Map { known: 0 },
         };
         stream.enter(from);
@@ -71,6 +77,7 @@ impl LogStream {
     /// Starts on the current part.
     fn enter(&mut self, from: u64) {
         self.current = None;
+        self.offsets.1.clear();
         let Some(part) = self.view.parts.get(self.part) else { return };
         self.current = Some((part.segment.clone(), part.dead.clone()));
         self.position = part.segment.position_from(from.max(part.segment.first_ordinal));
@@ -104,7 +111,17 @@ impl LogStream {
         if dead.get(position) {
             return None;
         }
-        let Some(place) = segment.place(position) else {
+        let (first, offsets) = &mut self.offsets;
+        let known = |first: usize, offsets: &[u32]| {
+            let at = position.checked_sub(first)?;
+            Some(u64::from(*offsets.get(at)?)..u64::from(*offsets.get(at + 1)?))
+        };
+        let place = known(*first, offsets).or_else(|| {
+            segment.offsets_from(position, PLACES, offsets);
+            *first = position;
+            known(*first, offsets)
+        });
+        let Some(place) = place else {
             return Some(Err(StorageError::corrupt(
                 segment.path(),
                 0,

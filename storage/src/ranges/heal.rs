@@ -65,20 +65,29 @@ pub(super) fn heal(store: &RangeStore, generation: Option<u64>, records: &[Recor
     for (entry, last_id) in records.iter().filter_map(|record| directory.find(record.get().key().id.0)) {
         name(&mut leaves, entry, last_id);
     }
-    let mut healed = 0;
+    let (mut healed, mut failed) = (0, None);
     for (extent, leaf) in &leaves {
-        // What is whole now may tell where its neighbours belong.
-        loop {
-            let bytes = store.slots.read(*extent, leaf.used)?;
-            let writes = missing(&bytes, store.is_hash(), leaf.ids, &records);
-            if writes.is_empty() {
-                break;
-            }
-            healed += writes.len() as u64;
-            write(store, *extent, &writes)?;
+        match heal_leaf(store, *extent, leaf, &records) {
+            Ok(count) => healed += count,
+            // The others are healed all the same.
+            Err(e) => _ = failed.get_or_insert(e),
         }
     }
-    Ok(healed)
+    failed.map_or(Ok(healed), Err)
+}
+
+fn heal_leaf(store: &RangeStore, extent: Extent, leaf: &Named, records: &[&Record]) -> Result<u64> {
+    let mut healed = 0;
+    // What is whole now may tell where its neighbours belong.
+    loop {
+        let bytes = store.slots.read(extent, leaf.used)?;
+        let writes = missing(&bytes, store.is_hash(), leaf.ids, records);
+        if writes.is_empty() {
+            return Ok(healed);
+        }
+        healed += writes.len() as u64;
+        write(store, extent, &writes)?;
+    }
 }
 
 /// Writes bytes into a leaf, durably.

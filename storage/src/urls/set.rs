@@ -198,10 +198,13 @@ impl Iterator for UrlRows {
     }
 }
 
+/// A block of a run that was read: its number and entries.
+type Block = (usize, Vec<Entry>);
+
 /// Asks for single pages, in order of their places, so that each block is read once.
 pub(super) struct Probe<'a> {
     /// Newest first; with the block that was read last.
-    runs: Vec<(&'a Arc<UrlRun>, Option<(usize, Vec<Entry>)>)>,
+    runs: Vec<(&'a Arc<UrlRun>, Option<Block>)>,
     repository: &'a RepositoryKey,
 }
 

@@ -40,6 +40,10 @@ pub(crate) struct Mgmt {
     /// little to do, which this server notes in an index. Counts when the repository is made.
     #[arg(long, value_name = "hash|uniform", default_value = "hash", value_parser = distribution)]
     distribution: Distribution,
+    /// How pages come to update nodes, if not as to read nodes: "hash", all versions of a page to the same; or "uniform", each to any
+    /// that are up and have little to do. Not with incremental update. Counts when the repository is made.
+    #[arg(long, value_name = "hash|uniform", value_parser = distribution)]
+    update_distribution: Option<Distribution>,
     /// How pages get to readers: by cycles (batch), or at once (incremental; all nodes have the role both). Counts when the
     /// repository is made.
     #[arg(long, value_name = "batch|incremental", default_value_t = Update::Batch)]
@@ -92,6 +96,7 @@ impl Mgmt {
         options.range_bits = self.range_bits;
         options.update = self.update;
         options.distribution = self.distribution;
+        options.update_distribution = self.update_distribution;
         self.keys.server(&mut options.wire)?;
         self.keys.client(&mut options.client)?;
         set(&mut options.add_limit, self.times.add_limit_ms.map(Duration::from_millis));

@@ -12,9 +12,9 @@ use tokio::time::Instant;
 use webbase_node::Cluster;
 use webbase_node::plan::NodeState;
 use webbase_storage::Page;
+use webbase_web_in_a_box::{Fetched, World};
 
-use super::random::Random;
-use super::{Fetched, World, fill, world};
+use super::{as_page, fill, world};
 
 /// The world's clock is so much faster than ours: ten minutes a second.
 const SPEED: u64 = 600;
@@ -66,6 +66,16 @@ pub async fn live(cluster: Cluster, http: Option<SocketAddr>) -> Result<()> {
     Ok(())
 }
 
+/// Where readers go next: anywhere.
+struct Wander(u64);
+
+impl Wander {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % limit.max(1)
+    }
+}
+
 /// Ends a task with whoever started it.
 struct Ending(tokio::task::JoinHandle<()>);
 
@@ -79,8 +89,8 @@ impl Drop for Ending {
 async fn add_changed(cluster: &Cluster, world: &World, from_ms: u64, to_ms: u64) -> Result<()> {
     let changed = (0..world.pages())
         .filter(|page| *page == 0 || world.version(*page, from_ms).0 != world.version(*page, to_ms).0);
-    let fetched: Vec<Fetched> = changed.map(|page| world.fetch(page, to_ms)).collect();
-    let pages: Vec<Page<'_>> = fetched.iter().map(|page| page.as_page(to_ms)).collect();
+    let fetched: Vec<Fetched> = changed.filter_map(|page| world.fetch(page, to_ms)).collect();
+    let pages: Vec<Page<'_>> = fetched.iter().map(|page| as_page(page, to_ms)).collect();
     let added = cluster.add(&pages).await?;
     ensure!(added.refused.is_empty(), "{} pages were refused", added.refused.len());
     Ok(())
@@ -103,7 +113,7 @@ async fn read(world: World, address: SocketAddr) {
         Err(e) => return tracing::warn!("the demo has no readers: {e}"),
     };
     let Ok(page_address) = reqwest::Url::parse(&format!("http://{address}/page")) else { return };
-    let mut random = Random::new(std::process::id().into());
+    let mut random = Wander(u64::from(std::process::id()));
     for round in 1_u64.. {
         let wave = 0.5 + 0.5 * (round as f64 / 40.0).sin();
         for _ in 0..2 + random.below(1 + (LOOKUPS_MAX as f64 * wave) as u64) {

@@ -2,10 +2,10 @@
 //! another world.
 
 #[derive(Clone, Debug)]
-pub(super) struct Random(u64);
+pub(crate) struct Random(u64);
 
 impl Random {
-    pub(super) fn new(seed: u64) -> Random {
+    pub(crate) fn new(seed: u64) -> Random {
         Random(seed)
     }
 
@@ -18,17 +18,22 @@ impl Random {
     }
 
     /// A number below `n`; 0 when there is none.
-    pub(super) fn below(&mut self, n: u64) -> u64 {
+    pub(crate) fn below(&mut self, n: u64) -> u64 {
         self.next() % n.max(1)
     }
 
     /// A number from 0 up to, not including, 1.
-    pub(super) fn fraction(&mut self) -> f64 {
+    pub(crate) fn fraction(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
+    /// How long until the next event of a Poisson process; without end for a rate of 0.
+    pub(crate) fn wait(&mut self, rate: f64) -> f64 {
+        -(1.0 - self.fraction()).ln() / rate
+    }
+
     /// One of some words.
-    pub(super) fn pick<'a>(&mut self, words: &[&'a str]) -> &'a str {
+    pub(crate) fn pick<'a>(&mut self, words: &[&'a str]) -> &'a str {
         words.get(self.below(words.len() as u64) as usize).copied().unwrap_or_default()
     }
 }

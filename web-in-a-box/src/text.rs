@@ -1,8 +1,8 @@
 //! Words, titles and paragraphs.
 
-use super::random::Random;
+use crate::random::Random;
 
-pub(super) const WORDS: &[&str] = &[
+pub(crate) const WORDS: &[&str] = &[
     "amber", "anchor", "apple", "archive", "aurora", "autumn", "bamboo", "beacon", "birch", "breeze",
     "bridge", "brook", "canyon", "castle", "cedar", "circle", "clover", "cobalt", "comet", "copper", "coral",
     "cotton", "crater", "crystal", "delta", "desert", "echo", "ember", "falcon", "fern", "field", "flint",
@@ -20,12 +20,12 @@ fn capital(word: &str) -> String {
     letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
 }
 
-pub(super) fn title(random: &mut Random) -> String {
+pub(crate) fn title(random: &mut Random) -> String {
     let words: Vec<&str> = (0..2 + random.below(3)).map(|_| random.pick(WORDS)).collect();
     capital(&words.join(" "))
 }
 
-pub(super) fn paragraph(random: &mut Random) -> String {
+pub(crate) fn paragraph(random: &mut Random) -> String {
     let sentences: Vec<String> = (0..2 + random.below(4))
         .map(|_| {
             let words: Vec<&str> = (0..5 + random.below(12)).map(|_| random.pick(WORDS)).collect();
