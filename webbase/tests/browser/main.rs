@@ -1,6 +1,8 @@
 //! The console in a real browser: what it shows, what it does, and that a stored page cannot reach it. Pictures of it are kept in
 //! target/screenshots.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "a test may panic")]
+
 mod chromium;
 mod processes;
 
