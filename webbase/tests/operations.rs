@@ -1,10 +1,15 @@
 //! What an operator does, with the real program: backups that survive kills, checks, settings, and metrics that dashboards name.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "a test may panic")]
+
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
+
+use webbase_node::{Cluster, ClusterSettings};
+use webbase_storage::Page;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -148,6 +153,63 @@ fn a_backup_is_whole_or_refused_and_restores_every_page() {
     assert!(!run(&["restore", &backup, "--check"]).status.success(), "a page is missing now");
 }
 
+/// Adds batches of pages until the process is killed under it; returns how many were acknowledged.
+async fn add_until_killed(up: Up, from: usize) -> usize {
+    let management = up.said.split("management server at ").nth(1).unwrap().trim().trim_end_matches(')');
+    let mut settings = ClusterSettings { add_limit: Duration::from_secs(2), ..ClusterSettings::default() };
+    settings.client.answer = Duration::from_secs(1);
+    let cluster = Cluster::connect(management.parse().unwrap(), settings).await.unwrap();
+    let victim = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(700));
+        up.kill();
+    });
+    let mut acknowledged = from;
+    loop {
+        let names: Vec<(String, String)> = (acknowledged..acknowledged + 50)
+            .map(|n| (format!("http://kill.example/{n}"), format!("<p>page {n}</p>").repeat(40)))
+            .collect();
+        let pages: Vec<Page<'_>> = names
+            .iter()
+            .map(|(url, body)| Page {
+                url,
+                body: body.as_bytes(),
+                fetched_at_ms: 1,
+                status: 200,
+                ..Page::default()
+            })
+            .collect();
+        match cluster.add(&pages).await {
+            Ok(adds) if adds.refused.is_empty() => acknowledged += pages.len(),
+            _ => break,
+        }
+    }
+    victim.join().unwrap();
+    acknowledged
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_kill_of_the_process_loses_nothing_acknowledged() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut acknowledged = 0;
+    for _ in 0..3 {
+        let before = acknowledged;
+        acknowledged = add_until_killed(Up::start(folder.path(), &[]), before).await;
+        assert!(acknowledged > before, "nothing was added before the kill");
+    }
+    let up = Up::start(folder.path(), &[]);
+    done(&["cycle", "--server", &up.server]);
+    // What was under way may be there, too.
+    assert!(
+        (acknowledged..=acknowledged + 150).contains(&(up.pages() as usize)),
+        "{acknowledged}, {}",
+        up.pages()
+    );
+    for n in [0, acknowledged / 3, acknowledged / 2, acknowledged - 1] {
+        let page = done(&["get", &format!("http://kill.example/{n}"), "--server", &up.server]);
+        assert!(page.starts_with(&format!("<p>page {n}</p>")), "{page}");
+    }
+}
+
 #[test]
 fn exit_codes_and_settings_are_as_documented() {
     let folder = tempfile::tempdir().unwrap();
@@ -186,6 +248,15 @@ fn exit_codes_and_settings_are_as_documented() {
     assert!(page.contains("Examples"), "{page}");
 }
 
+fn metrics(address: &str) -> String {
+    let mut socket = std::net::TcpStream::connect(address).unwrap();
+    let request = b"GET /metrics HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n";
+    std::io::Write::write_all(&mut socket, request).unwrap();
+    let mut text = String::new();
+    socket.read_to_string(&mut text).unwrap();
+    text
+}
+
 #[test]
 fn the_dashboard_names_metrics_that_there_are() {
     let folder = tempfile::tempdir().unwrap();
@@ -193,11 +264,15 @@ fn the_dashboard_names_metrics_that_there_are() {
     // Some are there only when something has happened.
     run(&["get", "http://not-there.example/", "--server", &up.server]);
     let address = up.server.trim_start_matches("http://").trim_end_matches('/').to_owned();
-    let mut socket = std::net::TcpStream::connect(&address).unwrap();
-    std::io::Write::write_all(&mut socket, b"GET /metrics HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
-        .unwrap();
-    let mut text = String::new();
-    socket.read_to_string(&mut text).unwrap();
+    // Nodes tell their figures a moment after they are there.
+    let until = Instant::now() + LIMIT;
+    let text = loop {
+        let text = metrics(&address);
+        if text.contains("webbase_store_pages") || Instant::now() > until {
+            break text;
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    };
     let there: BTreeSet<&str> =
         text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();
     let dashboard = include_str!("../../packaging/grafana.json");
