@@ -50,7 +50,8 @@ pub(crate) fn expand(
         settings =
             section(&read(Path::new(&file))?, &name, &program).with_context(|| file.display().to_string())?;
     }
-    for flag in flags(&program, &name) {
+    // WEBBASE_LOG says what is traced, --log how.
+    for flag in flags(&program, &name).into_iter().filter(|flag| flag != "log") {
         if let Some(value) = environment(&format!("WEBBASE_{}", flag.to_uppercase().replace('-', "_"))) {
             settings.insert(flag, value);
         }

@@ -124,21 +124,37 @@ impl Embedded {
             cluster,
             running: Mutex::new(Vec::new()),
         });
+        match Embedded::serve(&nodes, &options).await {
+            Ok(gateway) => {
+                let tidying = tokio::spawn(nodes.clone().tidy());
+                Ok(Embedded { gateway, nodes, tidying, server })
+            }
+            // Whoever tries again finds the folder free.
+            Err(e) => {
+                nodes.end().await;
+                if let Err(e) = server.shutdown().await {
+                    tracing::warn!("the management server did not end in good order: {e}");
+                }
+                Err(e)
+            }
+        }
+    }
+
+    /// Starts the nodes and the gateway.
+    async fn serve(nodes: &Arc<Nodes>, options: &Options) -> Result<Running> {
         for (role, wanted) in [(Role::Update, options.update_nodes), (Role::Read, options.read_nodes)] {
-            for folder in folders(dir, role_name(role), wanted)? {
+            for folder in folders(&nodes.dir, role_name(role), wanted)? {
                 nodes.start(folder, role).await?;
             }
         }
         nodes.settle().await?;
-        let mut settings = options.gateway;
+        let mut settings = options.gateway.clone();
         let starting = nodes.clone();
         settings.starter = Some(Starter::new(move |role| {
             let nodes = starting.clone();
             async move { nodes.add(role).await }
         }));
-        let gateway = gateway::start(nodes.cluster.clone(), settings).await?;
-        let tidying = tokio::spawn(nodes.clone().tidy());
-        Ok(Embedded { gateway, nodes, tidying, server })
+        gateway::start(nodes.cluster.clone(), settings).await
     }
 
     /// Where the gateway listens.
@@ -171,10 +187,7 @@ impl Embedded {
     pub async fn shutdown(self) -> Result<()> {
         self.gateway.shutdown().await;
         self.tidying.abort();
-        let mut tidy = true;
-        for node in self.nodes.running.lock().await.drain(..) {
-            tidy &= node.host.shutdown(END_LIMIT).await;
-        }
+        let tidy = self.nodes.end().await;
         self.server.shutdown().await.context("the management server did not end in good order")?;
         if !tidy {
             bail!("requests to nodes were cut off, or their stores are not tidy");
@@ -196,13 +209,21 @@ impl Nodes {
         Ok(id)
     }
 
+    /// Ends all of them, and says whether in good order.
+    async fn end(&self) -> bool {
+        let mut tidy = true;
+        for node in self.running.lock().await.drain(..) {
+            tidy &= node.host.shutdown(END_LIMIT).await;
+        }
+        tidy
+    }
+
     /// Starts one more, in a folder of its own.
     async fn add(&self, role: Role) -> Result<NodeId> {
         let name = role_name(role);
         let there = folders(&self.dir, name, 0)?;
-        let free = (1..).map(|number| self.dir.join(format!("{name}-{number}")));
-        let folder =
-            free.into_iter().find(|folder| !there.contains(folder)).context("there is no number left")?;
+        let mut free = (1..).map(|number| self.dir.join(format!("{name}-{number}")));
+        let folder = free.find(|folder| !there.contains(folder)).context("there is no number left")?;
         self.start(folder, role).await
     }
 
@@ -266,8 +287,8 @@ impl Nodes {
 /// Gives the folder of a node that has left a name under which it is not started again.
 fn put_aside(folder: &Path) -> std::io::Result<()> {
     let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let free = (1..).map(|number| folder.with_file_name(format!("drained-{name}.{number}")));
-    let aside = free.into_iter().find(|aside| !aside.exists()).unwrap_or_default();
+    let mut free = (1..).map(|number| folder.with_file_name(format!("drained-{name}.{number}")));
+    let aside = free.find(|aside| !aside.exists()).unwrap_or_default();
     std::fs::rename(folder, aside)
 }
 

@@ -1,6 +1,8 @@
 //! What the documents tell people to type is typed: every line that begins with `$` in a `console` block of README.md and docs/ is
 //! run in a shell, in order, against a demo, and has to end with exit code 0. Links to files lead to files.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "a test may panic")]
+
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

@@ -3,6 +3,7 @@
 const $ = (id) => document.getElementById(id);
 const PHASES = [["seal", "Seal the epoch"], ["prepar", "Move the pages"], ["switch", "Switch readers over"]];
 const KEPT = 600;
+const DRAWN = 240;
 const BROWSE_ROWS = 50;
 
 let token = sessionStorage.getItem("webbase-token");
@@ -351,7 +352,8 @@ function chart(id, lines) {
   return () => {
     if (!window.uPlot || place.clientWidth === 0 || points.length < 2) return;
     if (drawnFor !== place.clientWidth + colour("--ground")) draw();
-    const pairs = points.slice(1).map((b, i) => [points[i], b]);
+    const drawn = points.slice(-DRAWN);
+    const pairs = drawn.slice(1).map((b, i) => [drawn[i], b]);
     plot.setData([pairs.map(([, b]) => b.time_ms / 1000), ...lines.map(([of]) => pairs.map(([a, b]) => of(a, b)))]);
   };
 }

@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
+use webbase_node::Cluster;
 use webbase_storage::{Options, Organization, PageStore, Record};
 
 use super::progress::Progress;
@@ -55,27 +56,19 @@ impl Backup {
         std::fs::create_dir_all(&self.dir).with_context(|| format!("cannot make {dir}"))?;
         let options = Options { train_dictionary: false, ..Options::default() };
         let key = cluster.repository().repository_key();
-        webbase_storage::create(&pages, Organization::Log, key, &options)
+        let store = webbase_storage::create(&pages, Organization::Log, key, &options)
             .and_then(|()| webbase_storage::open(&pages, &options))
-            .with_context(|| format!("cannot make a store in {dir}"))
-            .map(|store| (store, Progress::new("backup", None)))
-            .map(|(store, progress)| copy(cluster, store, progress, self.dir.clone()))?
-            .await
-            .and_then(|told| {
-                if self.json {
-                    println!("{told}");
-                }
-                Ok(())
-            })
+            .with_context(|| format!("cannot make a store in {dir}"))?;
+        let told = copy(&cluster, store, &self.dir).await?;
+        if self.json {
+            println!("{told}");
+        }
+        Ok(())
     }
 }
 
-async fn copy(
-    cluster: webbase_node::Cluster,
-    store: Arc<dyn PageStore>,
-    mut progress: Progress,
-    dir: PathBuf,
-) -> Result<Value> {
+async fn copy(cluster: &Cluster, store: Arc<dyn PageStore>, dir: &Path) -> Result<Value> {
+    let mut progress = Progress::new("backup", None);
     let mut stream = cluster.stream().await.context("the pages cannot be streamed")?;
     let generation = stream.generation();
     let (mut batch, mut batch_bytes) = (Vec::new(), 0);
@@ -102,7 +95,7 @@ async fn copy(
     ensure!(written == pages, "{pages} pages came, but {written} are in the backup");
     store.close().context("the backup's store cannot be closed")?;
     let told = json!({"webbase_backup": 1, "generation": generation, "pages": pages, "bytes": bytes});
-    mark(&dir, &told)?;
+    mark(dir, &told)?;
     progress.done(pages, bytes);
     Ok(told)
 }

@@ -5,10 +5,13 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use axum::body::Body;
+use axum::extract::{FromRequest, Request};
 use bytes::Bytes;
 use hyper::HeaderMap;
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
+
+use super::problem::Problem;
 
 /// Some pieces of memory, one behind the other.
 #[derive(Default)]
@@ -117,6 +120,21 @@ impl HttpBody for Sending {
             Sent::Trailers(trailers) => Some(Ok(Frame::trailers(trailers))),
             Sent::Failed(why) => Some(Err(why)),
         })
+    }
+}
+
+/// The body of a request that needs none: taken, so that one that is not HTTP is refused before anything is done.
+pub(super) struct NoBody;
+
+/// What a client sends for nothing is read up to here.
+const NOTHING_BYTES_MAX: usize = 64 << 10;
+
+impl<S: Send + Sync> FromRequest<S> for NoBody {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, _: &S) -> Result<NoBody, Problem> {
+        let read = axum::body::to_bytes(request.into_body(), NOTHING_BYTES_MAX).await;
+        read.map(|_| NoBody).map_err(|e| Problem::bad("bad-body", format!("the body cannot be read: {e}")))
     }
 }
 

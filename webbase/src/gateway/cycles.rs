@@ -5,6 +5,7 @@
 //! B = after − C, A = before − B. A page that lies on two read nodes counts twice, everywhere.
 
 use std::collections::VecDeque;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -13,6 +14,8 @@ use webbase_storage::Stats;
 
 /// Cycles that are kept.
 const KEPT: usize = 12;
+/// Figures of nodes are those after a cycle when it has ended for so long.
+const SETTLED: Duration = Duration::from_secs(2);
 
 /// The last cycles, newest last.
 #[derive(Default)]
@@ -22,6 +25,8 @@ pub(super) struct Cycles(Mutex<Seen>);
 struct Seen {
     /// The generation that was served at the last look without a cycle, and its pages, if all read nodes told.
     before: Option<(u64, Option<u64>)>,
+    /// The cycle that has ended and is not listed yet, and when that was noticed.
+    noticed: Option<(u64, Instant)>,
     /// The number of the last cycle that is listed.
     last: u64,
     list: VecDeque<Value>,
@@ -30,42 +35,42 @@ struct Seen {
 impl Cycles {
     /// Looks at a status.
     pub(super) fn look(&self, status: &Status) {
-        if status.cycle.is_some() || status.serving != status.committed {
+        let mut seen = self.0.lock();
+        let rests = status.cycle.is_none() && status.serving == status.committed;
+        let Some(outcome) = status.outcome.as_ref().filter(|outcome| outcome.cycle > seen.last) else {
+            if rests {
+                seen.before = Some((status.serving, served(status)));
+            }
+            return;
+        };
+        let noticed = seen.noticed.filter(|(cycle, _)| *cycle == outcome.cycle);
+        let (_, at) = *seen.noticed.insert(noticed.unwrap_or((outcome.cycle, Instant::now())));
+        // Nodes tell their figures now and then; but another cycle does not wait for them.
+        if rests && at.elapsed() < SETTLED {
             return;
         }
-        let mut seen = self.0.lock();
-        let pages = served(status);
-        if let Some(outcome) = status.outcome.as_ref().filter(|outcome| outcome.cycle > seen.last) {
-            // Nodes give signs of life now and then: wait until all of them stand at the generation.
-            let stands = |node: &webbase_node::plan::NodeStatus| {
-                node.state == NodeState::Down
-                    || node.progress.is_none() && node.generation >= Some(status.serving)
-            };
-            if !status.nodes.iter().filter(|node| node.read).all(stands) {
-                return;
-            }
-            let is_next = matches!(outcome.end, CycleEnd::Committed { generation }
-                if seen.before.is_some_and(|(before, _)| generation == before + 1));
-            let before = seen.before.and_then(|(_, pages)| pages).filter(|_| is_next);
-            let classes = before.zip(pages).map(|(before, after)| {
-                let unchanged = after.saturating_sub(outcome.pages);
-                json!({"a": before.saturating_sub(unchanged), "b": unchanged, "c": outcome.pages})
-            });
-            let (generation, aborted) = match &outcome.end {
-                CycleEnd::Committed { generation } => (Some(generation), None),
-                CycleEnd::Aborted { why } => (None, Some(why)),
-            };
-            let told = json!({
-                "cycle": outcome.cycle, "generation": generation, "aborted": aborted, "pages": outcome.pages,
-                "bytes": outcome.bytes, "took_ms": outcome.took_ms, "classes": classes,
-            });
-            seen.last = outcome.cycle;
-            if seen.list.len() >= KEPT {
-                seen.list.pop_front();
-            }
-            seen.list.push_back(told);
+        let after = served(status).filter(|_| rests);
+        let is_next = matches!(outcome.end, CycleEnd::Committed { generation }
+            if seen.before.is_some_and(|(before, _)| generation == before + 1));
+        let before = seen.before.and_then(|(_, pages)| pages).filter(|_| is_next);
+        let classes = before.zip(after).map(|(before, after)| {
+            let unchanged = after.saturating_sub(outcome.pages);
+            json!({"a": before.saturating_sub(unchanged), "b": unchanged, "c": outcome.pages})
+        });
+        let (generation, aborted) = match &outcome.end {
+            CycleEnd::Committed { generation } => (Some(generation), None),
+            CycleEnd::Aborted { why } => (None, Some(why)),
+        };
+        let told = json!({
+            "cycle": outcome.cycle, "generation": generation, "aborted": aborted, "pages": outcome.pages,
+            "bytes": outcome.bytes, "took_ms": outcome.took_ms, "classes": classes,
+        });
+        seen.last = outcome.cycle;
+        seen.before = Some((status.serving, after));
+        if seen.list.len() >= KEPT {
+            seen.list.pop_front();
         }
-        seen.before = Some((status.serving, pages));
+        seen.list.push_back(told);
     }
 
     pub(super) fn as_json(&self) -> Value {

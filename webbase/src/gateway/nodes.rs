@@ -16,13 +16,14 @@ use webbase_node::Role;
 use webbase_node::cycle::message::NodeId;
 
 use super::Gateway;
+use super::body::NoBody;
 use super::operation::{JSON, Operation, query};
 use super::params::Params;
 use super::problem::Problem;
 use super::status::as_json_answer;
 use crate::standing::node_name;
 
-/// What starts a node takes this long at most to say so.
+/// A node that is being started.
 type Starting = Pin<Box<dyn Future<Output = anyhow::Result<NodeId>> + Send>>;
 
 /// Starts nodes.
@@ -78,7 +79,11 @@ pub(super) fn operations() -> Vec<Operation> {
     ]
 }
 
-async fn add(State(gateway): State<Arc<Gateway>>, mut params: Params) -> Result<Response, Problem> {
+async fn add(
+    State(gateway): State<Arc<Gateway>>,
+    mut params: Params,
+    _: NoBody,
+) -> Result<Response, Problem> {
     let role = match params.take("role")?.as_deref() {
         Some("update") => Role::Update,
         Some("read") => Role::Read,
@@ -105,6 +110,7 @@ async fn drain(
     State(gateway): State<Arc<Gateway>>,
     Path(node): Path<String>,
     params: Params,
+    _: NoBody,
 ) -> Result<Response, Problem> {
     params.finish()?;
     let known = Some(&node).filter(|text| text.len() == 16 && text.bytes().all(|b| b.is_ascii_hexdigit()));

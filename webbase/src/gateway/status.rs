@@ -12,6 +12,7 @@ use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, LOCATION};
 use serde_json::{Value, json};
 
 use super::Gateway;
+use super::body::NoBody;
 use super::operation::{JSON, Operation, query};
 use super::params::Params;
 use super::problem::Problem;
@@ -82,7 +83,11 @@ pub(super) async fn standing(gateway: &Gateway) -> Result<Value, Problem> {
     Ok(value)
 }
 
-async fn cycle(State(gateway): State<Arc<Gateway>>, mut params: Params) -> Result<Response, Problem> {
+async fn cycle(
+    State(gateway): State<Arc<Gateway>>,
+    mut params: Params,
+    _: NoBody,
+) -> Result<Response, Problem> {
     let wait = params.flag("wait")?;
     params.finish()?;
     if wait {

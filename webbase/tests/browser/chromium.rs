@@ -151,6 +151,7 @@ impl Browser {
 
     /// Keeps a picture of the whole page in target/screenshots.
     pub(crate) fn picture(&mut self, name: &str) {
+        self.eval("scrollTo(0, 0)");
         let taken = self.call("Page.captureScreenshot", json!({"captureBeyondViewport": true}));
         let data = taken["data"].as_str().unwrap();
         let bytes = data_encoding::BASE64.decode(data.as_bytes()).unwrap();

@@ -69,6 +69,10 @@ async fn metrics_health_and_description() {
     let document = rig.get("/openapi.json").await.json();
     assert_eq!(document["openapi"], "3.1.0");
     for (path, methods) in document["paths"].as_object().unwrap() {
+        // This one never ends.
+        if path == "/console/events" {
+            continue;
+        }
         let target = path.replace("{id}", "0000000000000001").replace(['{', '}'], "");
         for method in methods.as_object().unwrap().keys() {
             let fields = [("Content-Length", "0")];
