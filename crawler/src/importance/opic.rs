@@ -39,7 +39,11 @@ impl Opic {
     pub fn new(e: Personalisation, window: f64, settings: &Settings) -> Result<Self, ImportanceError> {
         settings.check()?;
         if !(window > 0.0 && window.is_finite()) {
-            return Err(ImportanceError::Setting { name: "window", expected: "a finite time above 0", found: window });
+            return Err(ImportanceError::Setting {
+                name: "window",
+                expected: "a finite time above 0",
+                found: window,
+            });
         }
         let pages = e.pages();
         Ok(Self {

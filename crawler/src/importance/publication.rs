@@ -85,6 +85,7 @@ pub fn publish(
 /// Whether all of `named` are among the `top` part of all pages; pages alike share the better place.
 fn are_top(values: &[f64], named: &[u32], top: f64) -> bool {
     let places = ((values.len() as f64 * top).floor() as usize).max(1);
-    let least = named.iter().filter_map(|page| values.get(*page as usize)).copied().fold(f64::INFINITY, f64::min);
+    let least =
+        named.iter().filter_map(|page| values.get(*page as usize)).copied().fold(f64::INFINITY, f64::min);
     values.iter().filter(|value| **value > least).count() < places
 }

@@ -347,7 +347,8 @@ fn a_publication_lifts_its_pages_as_far_as_was_asked() {
     let links: Vec<(u32, u32)> = (0..4000).map(|_| link()).collect();
     let graph = graph(pages as usize, &links);
     let (e, settings) = (Personalisation::uniform(graph.pages()), Settings::default());
-    let place = |values: &[f64], page: u32| values.iter().filter(|value| **value > values[page as usize]).count();
+    let place =
+        |values: &[f64], page: u32| values.iter().filter(|value| **value > values[page as usize]).count();
     let named = [390, 395, 399];
     let plain = plain(&graph, Method::Power);
     assert!(named.iter().all(|page| place(&plain, *page) > 80));
@@ -364,7 +365,10 @@ fn a_publication_lifts_its_pages_as_far_as_was_asked() {
     assert_eq!(publish(&graph, &e, &[], 0.2, &settings).unwrap().strength, 0.0);
     let top = (0..pages).min_by_key(|page| place(&plain, *page)).unwrap();
     assert_eq!(publish(&graph, &e, &[top], 0.2, &settings).unwrap().strength, 0.0);
-    assert!(matches!(publish(&graph, &e, &[400], 0.2, &settings), Err(ImportanceError::Page { page: 400, .. })));
+    assert!(matches!(
+        publish(&graph, &e, &[400], 0.2, &settings),
+        Err(ImportanceError::Page { page: 400, .. })
+    ));
     assert!(publish(&graph, &e, &[1], f64::NAN, &settings).is_err());
 }
 
