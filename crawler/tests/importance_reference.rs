@@ -4,11 +4,7 @@
 //! The data are in the folder `webgraph` beside the project, or where `WEBBASE_TEST_DATA` says; without them every test says
 //! that it was skipped.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    reason = "a test that cannot read its data has failed, and says where"
-)]
+#![expect(clippy::unwrap_used, reason = "a test that cannot read its data has failed, and says where")]
 
 use std::path::PathBuf;
 

@@ -90,3 +90,23 @@ fn what_is_wrong_is_said_with_its_line() {
     assert!(rank(folder.path(), &["--graph", "empty", "--out", "none"]).status.success());
     assert_eq!(std::fs::read(folder.path().join("none")).unwrap(), b"");
 }
+
+#[test]
+fn top_pages_and_reasons_go_to_stdout() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("links"), "0 2\n1 2\n1 3\n2 3\n").unwrap();
+    let done = rank(folder.path(), &["--graph", "links", "--top", "2", "--explain", "3"]);
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let text = String::from_utf8(done.stdout).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines.len(), 6, "{text}");
+    assert!(lines[1].trim_start().starts_with("3 ") && lines[2].trim_start().starts_with("2 "), "{text}");
+    assert!(
+        lines[3].starts_with("page 3: importance") && lines[3].contains("place 1 of 4; 2 pages link to it")
+    );
+    assert!(
+        lines[4].contains("from page 2, one of its 1 links")
+            && lines[5].contains("from page 1, one of its 2 links")
+    );
+    assert_eq!(rank(folder.path(), &["--graph", "links", "--explain", "4"]).status.code(), Some(1));
+}

@@ -17,6 +17,9 @@
 //! | [`Method::GaussSeidel`] | each page from the newest values | links by target |
 //! | [`both`] | importance and usefulness in one scan of the links | a [`Grid`] |
 //!
+//! [`publish`] lifts pages that somebody names as far as was asked; [`Opic`] estimates importance while pages arrive, without
+//! the links of the others.
+//!
 //! Bad input is defined: a link to oneself counts like any other, a link named twice counts once, a page that was never
 //! read has no links but has importance, and of a page's links the first 65 534 count ([`LINKS_MAX`]).
 
@@ -26,8 +29,10 @@ mod graph;
 mod grid;
 pub(crate) mod kernel;
 pub mod on_disk;
+mod opic;
 mod personalisation;
 mod power;
+mod publication;
 #[cfg(test)]
 mod tests;
 mod usefulness;
@@ -35,7 +40,9 @@ mod usefulness;
 pub(crate) use graph::tidy;
 pub use graph::{Graph, GraphBuilder, LINKS_MAX};
 pub use grid::{Both, Grid, both};
+pub use opic::Opic;
 pub use personalisation::Personalisation;
+pub use publication::{Published, publish};
 pub use usefulness::{Interest, Usefulness, usefulness};
 
 /// What can be wrong with what is asked.

@@ -330,3 +330,82 @@ fn on_disk_it_is_the_same() {
         check(&solving, &format!("both in {budget} bytes"));
     }
 }
+
+/// A publication is as strong as it must be to lift its pages into the top, and hardly stronger.
+#[test]
+fn a_publication_lifts_its_pages_as_far_as_was_asked() {
+    let (pages, mut state) = (400u32, 9u64);
+    let mut random = move |below: u32| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as u32 % below
+    };
+    // Nobody links to the last twenty pages.
+    let mut link = || {
+        let low = random(pages - 20) + 1;
+        (random(pages), random(low))
+    };
+    let links: Vec<(u32, u32)> = (0..4000).map(|_| link()).collect();
+    let graph = graph(pages as usize, &links);
+    let (e, settings) = (Personalisation::uniform(graph.pages()), Settings::default());
+    let place =
+        |values: &[f64], page: u32| values.iter().filter(|value| **value > values[page as usize]).count();
+    let named = [390, 395, 399];
+    let plain = plain(&graph, Method::Power);
+    assert!(named.iter().all(|page| place(&plain, *page) > 80));
+    let found = publish(&graph, &e, &named, 0.2, &settings).unwrap();
+    assert!(found.reached && found.strength > 0.0);
+    assert!(named.iter().all(|page| place(&found.importance.values, *page) < 80));
+    // A little less is too little.
+    let mut shares = vec![(1.0 - found.strength * 0.99) / 400.0; 400];
+    named.iter().for_each(|page| shares[*page as usize] += found.strength * 0.99 / 3.0);
+    let less = Personalisation::new(&shares).unwrap();
+    let less = importance(&graph, &less, None, Method::Power, &settings).unwrap().values;
+    assert!(named.iter().any(|page| place(&less, *page) >= 80));
+    // What is there already needs nothing; more pages than there is room for cannot all be lifted.
+    assert_eq!(publish(&graph, &e, &[], 0.2, &settings).unwrap().strength, 0.0);
+    let top = (0..pages).min_by_key(|page| place(&plain, *page)).unwrap();
+    assert_eq!(publish(&graph, &e, &[top], 0.2, &settings).unwrap().strength, 0.0);
+    assert!(matches!(
+        publish(&graph, &e, &[400], 0.2, &settings),
+        Err(ImportanceError::Page { page: 400, .. })
+    ));
+    assert!(publish(&graph, &e, &[1], f64::NAN, &settings).is_err());
+}
+
+/// Fixed point `uniform`: what OPIC knows comes nearer the exact vector the longer it runs; cash is never lost.
+#[test]
+fn opic_comes_near_the_exact_vector() {
+    let (pages, mut state) = (300u32, 5u64);
+    let mut random = move |below: u32| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as u32 % below
+    };
+    let mut link = || {
+        let low = random(pages) + 1;
+        (random(pages - 40), random(low))
+    };
+    let links: Vec<(u32, u32)> = (0..1500).map(|_| link()).collect();
+    let graph = graph(pages as usize, &links);
+    let e = Personalisation::uniform(graph.pages());
+    let settings = Settings { fixed_point: FixedPoint::Spread, ..Settings::default() };
+    let exact = importance(&graph, &e, None, Method::Power, &settings).unwrap().values;
+    let mut errors = Vec::new();
+    for greedy in [true, false] {
+        let mut opic = Opic::new(e.clone(), 200.0, &settings).unwrap();
+        let mut steps = 0u32;
+        for rounds in [2, 20, 200] {
+            while steps < rounds * pages {
+                let page = if greedy { opic.richest().unwrap() } else { random(pages) };
+                // A time unit is as many readings as there are pages.
+                opic.read(page, graph.links_of(page), f64::from(steps) / f64::from(pages));
+                steps += 1;
+            }
+            assert!((opic.cash() - 1.0).abs() < 1e-9);
+            errors.push(distance(&opic.importance(), &exact));
+        }
+    }
+    eprintln!("greedy, random; after 2, 20, 200 readings a page: {errors:.4?}");
+    assert!(errors[0] > errors[1] && errors[1] > errors[2] && errors[2] < 0.03, "greedy: {errors:?}");
+    assert!(errors[3] > errors[4] && errors[4] > errors[5] && errors[5] < 0.1, "random: {errors:?}");
+    assert!(Opic::new(e, 0.0, &settings).is_err());
+}

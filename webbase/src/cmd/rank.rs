@@ -12,6 +12,9 @@ use webbase_crawler::importance::{
     importance_with, usefulness,
 };
 
+/// The strongest links that an explanation names.
+const EXPLAIN_LINKS: usize = 10;
+
 /// Compute the importance and the usefulness of every page of a graph.
 ///
 /// Importance is I = r·(c·M·I + (1−c)/n), usefulness J = c·Mᵗ·J + (1−c)·I over the pages of interest (--xml). The graph is text,
@@ -21,6 +24,7 @@ use webbase_crawler::importance::{
 #[command(after_help = "Examples:
   webbase rank --graph links.txt --out ranks.txt
   webbase rank --graph links.txt.zst --nodes 325557 --xml xml-pages.txt --out ranks.txt
+  webbase rank --graph links.txt --top 20 --explain 17
   webbase rank --bench --bench-pages 5000000
   webbase rank --graph links.txt.gz --out - | sort -k2 -g -r | head      the most important pages")]
 pub(crate) struct Rank {
@@ -51,10 +55,16 @@ pub(crate) struct Rank {
     #[arg(long, value_name = "METHOD", default_value = "power", value_parser = ["power", "gauss-seidel"])]
     method: String,
     /// Where to write; - is stdout.
-    #[arg(long, value_name = "FILE", required_unless_present = "bench")]
+    #[arg(long, value_name = "FILE", required_unless_present_any = ["bench", "top", "explain"])]
     out: Option<PathBuf>,
+    /// Print so many of the most important pages.
+    #[arg(long, value_name = "N")]
+    top: Option<usize>,
+    /// Print where a page has its importance from: its share of E, and its strongest links.
+    #[arg(long, value_name = "PAGE")]
+    explain: Option<u32>,
     /// Measure this machine on random graphs instead: the papers' table. Takes minutes, and 60 bytes of disk a page.
-    #[arg(long, conflicts_with_all = ["graph", "out", "nodes", "xml"])]
+    #[arg(long, conflicts_with_all = ["graph", "out", "nodes", "xml", "top", "explain"])]
     bench: bool,
     /// Pages of the graphs on disk.
     #[arg(
@@ -86,9 +96,7 @@ impl Rank {
             let (memory, disk) = (self.bench_memory_pages, &self.bench_pages);
             return super::rank_bench::bench(&self.bench_dir, memory, disk, &self.bench_budgets);
         }
-        let (Some(graph), Some(out)) = (&self.graph, &self.out) else {
-            bail!("--graph names the links, --out where to write");
-        };
+        let Some(graph) = &self.graph else { bail!("--graph names the links") };
         let settings = self.settings();
         let method = if self.method == "power" { Method::Power } else { Method::GaussSeidel };
         let graph = self.read_graph(graph)?;
@@ -114,7 +122,18 @@ impl Rank {
             bail!("usefulness still changes by {:.1e} after {} rounds", useful.change, useful.rounds);
         }
         eprintln!("usefulness: {} rounds", useful.rounds);
-        write_ranks(out, &found.values, &useful.values)
+        if let Some(out) = &self.out {
+            write_ranks(out, &found.values, &useful.values)?;
+        }
+        let mut text = String::new();
+        if let Some(top) = self.top {
+            text.push_str(&top_pages(&graph, &found.values, &useful.values, top));
+        }
+        if let Some(page) = self.explain {
+            text.push_str(&explained(&graph, &found.values, page)?);
+        }
+        let mut out = std::io::stdout().lock();
+        out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("cannot write to stdout")
     }
 
     fn settings(&self) -> Settings {
@@ -150,6 +169,57 @@ impl Rank {
         .with_context(|| format!("{}", path.display()))?;
         Ok(Interest::of(pages, |page| xml.get(page as usize).copied().unwrap_or(false)))
     }
+}
+
+/// The most important pages, the most important first.
+fn top_pages(graph: &Graph, importance: &[f64], useful: &[f64], top: usize) -> String {
+    let mut pages: Vec<(u32, f64, f64)> =
+        (0u32..).zip(importance.iter().zip(useful)).map(|(page, (i, j))| (page, *i, *j)).collect();
+    pages.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+    let mut text = format!(
+        "{:>10}  {:>12}  {:>12}  {:>8}  {:>8}\n",
+        "page", "importance", "usefulness", "links to", "links"
+    );
+    for (page, i, j) in pages.into_iter().take(top) {
+        let (into, out) = (graph.links_to(page).len(), graph.links_of(page).len());
+        text.push_str(&format!("{page:>10}  {i:>12.4e}  {j:>12.4e}  {into:>8}  {out:>8}\n"));
+    }
+    text
+}
+
+/// Why a page has its rank: what each page that links to it gives, of all that it gets.
+fn explained(graph: &Graph, importance: &[f64], page: u32) -> Result<String> {
+    let Some(own) = importance.get(page as usize) else {
+        bail!("page {page} is beyond the last of {} pages", importance.len());
+    };
+    let better = importance.iter().filter(|value| *value > own).count();
+    let mut given: Vec<(u32, f64)> = graph
+        .links_to(page)
+        .iter()
+        .map(|from| {
+            let has = importance.get(*from as usize).copied().unwrap_or(0.0);
+            (*from, has / graph.links_of(*from).len().max(1) as f64)
+        })
+        .collect();
+    given.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+    let all: f64 = given.iter().map(|(_, gives)| gives).sum();
+    let mut text = format!(
+        "page {page}: importance {own:.4e}, place {} of {}; {} pages link to it\n",
+        better + 1,
+        importance.len(),
+        given.len()
+    );
+    for (from, gives) in given.iter().take(EXPLAIN_LINKS) {
+        let links = graph.links_of(*from).len();
+        text.push_str(&format!(
+            "  {:5.1} % of what links give is from page {from}, one of its {links} links\n",
+            100.0 * gives / all
+        ));
+    }
+    if given.len() > EXPLAIN_LINKS {
+        text.push_str(&format!("  and {} more\n", given.len() - EXPLAIN_LINKS));
+    }
+    Ok(text)
 }
 
 /// Writes the whole file or none: beside it first, then in its place.
