@@ -2,8 +2,7 @@
 //!
 //! [`change_rate`] says how often a page changes, from what visits saw. Pure functions.
 //!
-//! [`metadata`] knows every URL by a number, answers "seen?" for hundreds of thousands of links a second, and keeps what visits
-//! said, on disk.
+//! [`metadata`] knows every URL by a number, answers "seen?" for links in batches, and keeps what visits said, on disk.
 //!
 //! [`scheduler`] says which pages to read next under a fixed bandwidth: how often each page is worth reading, which are due
 //! now, which to read for the first time. Pure functions of state and `now`.

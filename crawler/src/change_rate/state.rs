@@ -11,7 +11,7 @@
 //!
 //! Events and exposure are sums, so nothing is lost there. Of the changed intervals only their number and the first two
 //! moments of the logarithm are kept; the sum over them is then taken at three points (Gauss–Hermite), as if they were
-//! log-normal: exact when all are equal, and the accuracy lost on irregular visits is measured in `benches/RESULTS.md`.
+//! log-normal: exact when all are equal; on irregular visits it stays within 5 % of the full estimate (`tests.rs`).
 //!
 //! When events and changed intervals together reach [`WINDOW`], everything is halved: a page's rate follows it within
 //! some hundreds of changes.
