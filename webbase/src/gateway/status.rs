@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use axum::body::Body;
+use axum::body::{Body, Bytes};
+use axum::extract::rejection::BytesRejection;
 use axum::extract::{Path, State};
 use axum::response::Response;
 use axum::routing::{get, post};
@@ -104,9 +105,15 @@ async fn drain(
     Ok(as_json_answer(StatusCode::ACCEPTED, &json!({"node": node, "leaving": true})))
 }
 
-async fn cycle(State(gateway): State<Arc<Gateway>>, mut params: Params) -> Result<Response, Problem> {
+async fn cycle(
+    State(gateway): State<Arc<Gateway>>,
+    mut params: Params,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, Problem> {
     let wait = params.flag("wait")?;
     params.finish()?;
+    // Nothing is wanted of it, but a request that is broken begins no cycle.
+    body.map_err(|e| Problem::bad("bad-body", e.to_string()))?;
     if wait {
         let generation = gateway.cluster.cycle(|_| {}).await?;
         return Ok(as_json_answer(StatusCode::OK, &json!({"generation": generation})));
