@@ -108,6 +108,7 @@ impl Embedded {
     /// # Errors
     /// When the folder is in use or damaged, an address is not free, or the parts do not find each other.
     pub async fn start(options: Options) -> Result<Embedded> {
+        options.gateway.check()?; // before anything runs that would have to be ended again
         let dir = &options.dir;
         std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
         let mut to_start = ServerOptions::new(dir.join("mgmt"), options.listen);

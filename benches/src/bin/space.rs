@@ -21,15 +21,17 @@ fn main() {
     let _ = std::fs::remove_dir_all(&dir); // not there the first time
     let logical = corpus.len_bytes();
     print_setting(Work { pages: corpus.pages.len() as u64, bytes: logical }, 1);
-    let pages: Vec<Page<'static>> = corpus.pages.iter().map(page).collect();
+    // In random order, as a crawler brings them: a dictionary is learned from the first.
+    let order = corpus.shuffled(1);
+    let mixed = || order.iter().map(|&n| &corpus.pages[n as usize]);
+    let pages: Vec<Page<'static>> = mixed().map(page).collect();
 
     let mut rows = Vec::new();
     for contestant in contestant::all() {
         if ["webbase-zstd", "warc-gz"].contains(&contestant.name) {
             let dir = dir.join(contestant.name);
             std::fs::create_dir_all(&dir).expect("a folder");
-            let adds: Vec<Add> =
-                corpus.pages.iter().map(|page| Add { key: page.key(), page: *page }).collect();
+            let adds: Vec<Add> = mixed().map(|page| Add { key: page.key(), page: *page }).collect();
             let mut store = (contestant.open)(&dir, &PeerConfig { cache_bytes: 0 });
             store.add_all(&adds, AddOptions::default());
             store.settle();

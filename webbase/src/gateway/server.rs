@@ -51,12 +51,19 @@ impl Drop for Running {
     }
 }
 
+impl Settings {
+    /// Refuses to listen where strangers could come without a token and TLS.
+    pub(crate) fn check(&self) -> Result<()> {
+        Ok(check_listen(self.listen, self.doors.token.is_some(), self.tls.is_some())?)
+    }
+}
+
 /// Serves a repository over HTTP.
 ///
 /// # Errors
 /// When the address is not free, or could be reached by strangers without a token and TLS.
 pub async fn start(cluster: Cluster, settings: Settings) -> Result<Running> {
-    check_listen(settings.listen, settings.doors.token.is_some(), settings.tls.is_some())?;
+    settings.check()?;
     let listener = TcpListener::bind(settings.listen).await;
     let listener = listener.with_context(|| format!("cannot listen on {}", settings.listen))?;
     let address = listener.local_addr().context("cannot tell where it listens")?;

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use webbase_node::plan::Status;
 use webbase_node::{Client, ClientSettings, Cluster};
+use webbase_storage::Compression;
 
 use crate::fleet::{Fleet, until};
 use crate::truth::{Truth, body};
@@ -95,7 +96,8 @@ async fn fleet(read: [&str; 2]) -> (Fleet, Cluster) {
         let scrub = ["--scrub", "100000000", "--scrub-pause-ms", "300"];
         fleet.node(name, &[&["--role", "read", "--organization", organization][..], &scrub].concat());
     }
-    let cluster = fleet.client().await;
+    // The bodies are looked for on disk.
+    let cluster = fleet.client_that_packs(Compression::None).await;
     fleet.settled(&cluster).await;
     (fleet, cluster)
 }

@@ -12,6 +12,7 @@ use tempfile::TempDir;
 use webbase_node::cycle::message::NodeId;
 use webbase_node::plan::{NodeState, NodeStatus, Status};
 use webbase_node::{Cluster, ClusterSettings};
+use webbase_storage::Compression;
 
 /// Nothing in these tests takes longer, on a slow machine.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
@@ -231,9 +232,14 @@ impl Fleet {
     }
 
     pub(crate) async fn client(&self) -> Cluster {
+        self.client_that_packs(Compression::default()).await
+    }
+
+    pub(crate) async fn client_that_packs(&self, compression: Compression) -> Cluster {
         let mut settings = ClusterSettings {
             attempt: Duration::from_millis(800),
             refresh: Duration::from_millis(200),
+            compression,
             ..ClusterSettings::default()
         };
         settings.client.connect = Duration::from_millis(800);

@@ -86,13 +86,27 @@ pub(crate) struct Answer {
     pub(crate) trailers: BTreeMap<String, String>,
 }
 
+/// Whether an answer has come so far that it is known to be events.
+fn is_events(bytes: &[u8]) -> bool {
+    let head = bytes.windows(4).position(|w| w == b"\r\n\r\n").map(|end| &bytes[..end]);
+    let head = head.map(|head| String::from_utf8_lossy(head).to_lowercase());
+    head.is_some_and(|head| head.contains("content-type: text/event-stream"))
+}
+
 impl Answer {
-    /// Reads to the end of the connection. No answer at all has the status 0.
+    /// Reads to the end of the connection; of events, which have none, only what stands before them. No answer at all has the
+    /// status 0.
     pub(crate) async fn read(socket: &mut TcpStream) -> Answer {
         let mut bytes = Vec::new();
-        let reading = tokio::time::timeout(LIMIT, socket.read_to_end(&mut bytes));
-        // A reset is an end, too.
-        let _ = reading.await.expect("the server says something or closes");
+        let reading = async {
+            // A reset is an end, too.
+            while socket.read_buf(&mut bytes).await.is_ok_and(|n| n > 0) {
+                if is_events(&bytes) {
+                    break;
+                }
+            }
+        };
+        tokio::time::timeout(LIMIT, reading).await.expect("the server says something or closes");
         Answer::parse(&bytes)
     }
 
@@ -106,7 +120,8 @@ impl Answer {
         let headers = fields(head.split("\r\n").skip(1));
         let mut answer =
             Answer { status, headers, body: bytes[end + 4..].to_vec(), trailers: BTreeMap::new() };
-        if answer.headers.get("transfer-encoding").is_some_and(|coding| coding == "chunked") {
+        let is_chunked = answer.headers.get("transfer-encoding").is_some_and(|coding| coding == "chunked");
+        if is_chunked && !is_events(bytes) {
             answer.take_chunks_off();
         }
         answer
