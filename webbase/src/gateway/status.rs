@@ -3,8 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use axum::body::{Body, Bytes};
-use axum::extract::rejection::BytesRejection;
+use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::response::Response;
 use axum::routing::{get, post};
@@ -108,7 +107,7 @@ async fn drain(
 async fn cycle(
     State(gateway): State<Arc<Gateway>>,
     mut params: Params,
-    body: Result<Bytes, BytesRejection>,
+    body: Result<axum::body::Bytes, axum::extract::rejection::BytesRejection>,
 ) -> Result<Response, Problem> {
     let wait = params.flag("wait")?;
     params.finish()?;
