@@ -46,6 +46,22 @@ impl Server {
         }
     }
 
+    /// The repository itself, for those who add to it: its management server is where `--mgmt` or the gateway says.
+    pub(crate) async fn cluster(&self) -> Result<Cluster> {
+        let address = match self.mgmt {
+            Some(address) => address,
+            None => {
+                let status = self.over_http().await?.status().await?;
+                let told =
+                    status.get("management").and_then(Value::as_str).and_then(|told| told.parse().ok());
+                told.context("the gateway does not say where the management server is; --mgmt does")?
+            }
+        };
+        let mut settings = ClusterSettings::default();
+        self.keys.client(&mut settings.client)?;
+        Cluster::connect(address, settings).await.with_context(|| format!("no repository at {address}"))
+    }
+
     async fn own_gateway(&self, address: SocketAddr) -> Result<Repository> {
         let mut settings = ClusterSettings::default();
         self.keys.client(&mut settings.client)?;

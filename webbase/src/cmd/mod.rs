@@ -1,5 +1,6 @@
 //! One file a subcommand, and what they share: how to reach a repository, how to serve until told to stop.
 
+pub(crate) mod crawl;
 pub(crate) mod cycle;
 pub(crate) mod drain;
 pub(crate) mod get;

@@ -5,6 +5,7 @@
 
 mod bad_input;
 mod conditional;
+mod crawl;
 mod pages;
 mod protected;
 mod rig;
