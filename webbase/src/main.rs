@@ -30,6 +30,7 @@ const EXAMPLES: &str = "Examples:
   webbase up --demo                              a whole repository in ./webbase-data, with pages to look at
   webbase status
   webbase import crawl.warc.gz
+  webbase crawl --contact https://example.org/bot https://www.debian.org/
   webbase get http://example.org/
   webbase stream --format jsonl
 
@@ -45,6 +46,7 @@ enum Command {
     Node(cmd::node::Node),
     Status(cmd::status::Status),
     Cycle(cmd::cycle::Cycle),
+    Crawl(Box<cmd::crawl::Crawl>),
     Keys(cmd::keys::Keys),
     Get(cmd::get::Get),
     Import(cmd::import::Import),
@@ -85,6 +87,7 @@ fn run() -> Result<()> {
             Command::Node(command) => command.run().await,
             Command::Status(command) => command.run().await,
             Command::Cycle(command) => command.run().await,
+            Command::Crawl(command) => command.run().await,
             Command::Keys(command) => command.run().await,
             Command::Get(command) => command.run().await,
             Command::Import(command) => command.run().await,

@@ -3,6 +3,7 @@
 pub(crate) mod backup;
 pub(crate) mod completions;
 pub(crate) mod config;
+pub(crate) mod crawl;
 pub(crate) mod cycle;
 pub(crate) mod drain;
 pub(crate) mod export_site;

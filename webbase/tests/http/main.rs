@@ -6,6 +6,7 @@
 mod bad_input;
 mod cdx;
 mod conditional;
+mod crawl;
 mod pages;
 mod protected;
 mod rig;
