@@ -48,7 +48,8 @@ pub use client::{
     Acknowledged, AddPages, AddRecords, Client, ClientSettings, Listing, PageReader, Select, StreamRequest,
 };
 pub use cluster::{
-    Adds, Cluster, ClusterSettings, ClusterStream, Found, How, PublishImportance, StreamCursor, UrlCount, UrlReader,
+    Adds, Cluster, ClusterSettings, ClusterStream, Found, How, PublishImportance, StreamCursor, UrlCount,
+    UrlReader,
 };
 pub use control::{Control, ControlReceiver, ControlSender, MESSAGE_BYTES_MAX};
 pub use error::{NodeError, Result, Retry};

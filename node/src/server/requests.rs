@@ -19,7 +19,8 @@ use crate::wire::driver::Accept;
 use crate::wire::frame::{DATA_BYTES, DICTIONARY, END};
 use crate::wire::message::{
     self, Code, DAMAGE_MAX, DUE_MAX, DueEntry, ENTRY_BYTES, Fault, Figures, KEYS_MAX, Key, Missing, Request,
-    SelectFrom, StreamOrder, URL_BYTES_MAX, URL_CUTS_MAX, URL_PARTS_MAX, URL_ROWS_MAX, UrlsHead, VerifyAnswer,
+    SelectFrom, StreamOrder, URL_BYTES_MAX, URL_CUTS_MAX, URL_PARTS_MAX, URL_ROWS_MAX, UrlsHead,
+    VerifyAnswer,
 };
 use crate::wire::mux::{Call, Mux};
 use crate::wire::ranges::RangeSet;

@@ -82,7 +82,7 @@ fn watch(receiver: Receiver<Bytes>, seen: &Mutex<Seen>) -> Result<()> {
         };
         match (record.kind(), &record.block) {
             (_, Block::Damaged(_, what)) => bail!("what came is damaged at byte {}: {what}", record.offset),
-            (Kind::Metadata, Block::Whole(block)) => {
+            (Kind::Other(name), Block::Whole(block)) if name == "metadata" => {
                 let mut seen = seen.lock();
                 for line in String::from_utf8_lossy(block).lines() {
                     match line.split_once(": ") {

@@ -78,7 +78,8 @@ impl Drop for Ending {
 /// Adds what has changed from one moment to another, and the first page.
 async fn add_changed(cluster: &Cluster, world: &World, from_ms: u64, to_ms: u64) -> Result<()> {
     let state = |page, at_ms| (world.lives(page, at_ms), world.version(page, at_ms).0);
-    let changed = (0..world.pages()).filter(|page| *page == 0 || state(*page, from_ms) != state(*page, to_ms));
+    let changed =
+        (0..world.pages()).filter(|page| *page == 0 || state(*page, from_ms) != state(*page, to_ms));
     let fetched: Vec<Fetched> = changed.filter_map(|page| world.fetch(page, to_ms)).collect();
     let pages: Vec<Page<'_>> = fetched.iter().map(|page| as_page(page, to_ms)).collect();
     let added = cluster.add(&pages).await?;
