@@ -400,14 +400,12 @@ fn a_damaged_newer_version_in_a_log_never_shows_the_older_one() {
         assert!(bytes > 1 || damaged == [7], "byte {at}: {damaged:?}");
         assert!(bytes == 1 || !damaged.contains(&9) || !damaged.contains(&5), "what came later is sure");
         assert_eq!(store.lookup(key(100), Trust::Verify).unwrap().unwrap().get().fetched_at_ms(), 2);
-        let mut stream = store.stream(&StreamSpec::default()).unwrap();
+        let stream = store.stream(&StreamSpec::default()).unwrap();
         let mut streamed = 0;
-        while let Some(next) = stream.next() {
-            if let Ok(record) = next {
-                let n = (0..40).chain([100]).find(|n| key(*n) == record.get().key()).unwrap();
-                assert!(n == 100 || record.get().fetched_at_ms() == newest(n), "page {n} in a stream");
-                streamed += 1;
-            }
+        for record in stream.flatten() {
+            let n = (0..40).chain([100]).find(|n| key(*n) == record.get().key()).unwrap();
+            assert!(n == 100 || record.get().fetched_at_ms() == newest(n), "page {n} in a stream");
+            streamed += 1;
         }
         assert_eq!(streamed, 41 - damaged.len());
         assert!(store.verify().unwrap().damage.iter().any(|d| d.offset == record as u64));
@@ -522,9 +520,9 @@ fn a_record_and_its_catalog_lost_together_are_no_missing_page() {
             assert!(later.all(|later| found.contains(&later)), "{what}");
             assert_eq!(store.lookup(key(999), Trust::Verify).is_err(), !is_named, "{what}");
             assert!(store.keys().is_err() || bytes == 1, "{what}");
-            let mut stream = store.stream(&StreamSpec::default()).unwrap();
+            let stream = store.stream(&StreamSpec::default()).unwrap();
             let (mut streamed, mut errors) = (0, 0);
-            while let Some(next) = stream.next() {
+            for next in stream {
                 match next {
                     Ok(record) => {
                         let n = (0..320).find(|n| key(*n) == record.get().key()).unwrap();

@@ -49,7 +49,7 @@ struct Rig {
 impl Rig {
     async fn start() -> Rig {
         let folder = tempfile::tempdir().unwrap();
-        let mut options = Options::new(&folder.path().join("repository"));
+        let mut options = Options::new(folder.path().join("repository"));
         options.range_bits = 3;
         Rig { embedded: Embedded::start(options).await.unwrap(), folder }
     }

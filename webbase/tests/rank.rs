@@ -1,5 +1,7 @@
 //! `webbase rank` from outside: a graph in, a line a page out, and what is wrong with the input said with its line.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "a test may panic")]
+
 use std::path::Path;
 use std::process::{Command, Output};
 

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The keeper is one thread of its own: it takes outcomes in batches, finds links on all cores, and brings each batch to disk in this
-//! order: pages to the [spool], URLs and links to the [frontier](crate::frontier), pages to the repository. Killed anywhere in
+//! order: pages to the spool (`spool.rs`), URLs and links to the [frontier](crate::frontier), pages to the repository. Killed anywhere in
 //! between it goes on from the spool: nothing that came is fetched again, nothing that was acknowledged is lost.
 
 mod keeper;

@@ -31,13 +31,16 @@ pub fn anywhere() -> SocketAddr {
     "127.0.0.1:0".parse().unwrap()
 }
 
+type ConfigureServer = Box<dyn Fn(&mut ServerOptions) + Send + Sync>;
+type ConfigureNode = Box<dyn Fn(&str, &mut HostOptions) + Send + Sync>;
+
 /// A running repository, in a folder of its own.
 pub struct Repository {
     pub dir: TempDir,
     pub server: Option<ManagementServer>,
     pub nodes: BTreeMap<String, Host>,
-    configure_server: Box<dyn Fn(&mut ServerOptions) + Send + Sync>,
-    configure_node: Box<dyn Fn(&str, &mut HostOptions) + Send + Sync>,
+    configure_server: ConfigureServer,
+    configure_node: ConfigureNode,
 }
 
 impl Repository {

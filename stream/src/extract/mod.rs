@@ -8,7 +8,7 @@
 //! 2. Pages are foreign: nothing here fails because a page is broken. What a page does not have it does not give.
 //! 3. The stream waits for the handlers: what is read ahead is bounded.
 //!
-//! Provided are [`title`], [`text()`] and [`dates`]; a handler that wants them calls them:
+//! Provided are [`title()`], [`text()`] and [`dates()`]; a handler that wants them calls them:
 //!
 //! ```
 //! use std::sync::{Arc, Mutex};

@@ -59,7 +59,7 @@ pub(super) fn print(ms: u64, out: &mut Vec<u8>) {
     let (hour, minute, second) = (at.hour(), at.minute(), at.second());
     // Writing to memory does not fail.
     let _ = write!(out, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}");
-    if ms % 1000 != 0 {
+    if !ms.is_multiple_of(1000) {
         let _ = write!(out, ".{:03}", ms % 1000);
     }
     out.push(b'Z');

@@ -10,6 +10,8 @@ use crate::client::{Repository, Server};
 
 /// Between two looks at a running cycle.
 const LOOK: Duration = Duration::from_millis(100);
+/// How often a cycle is refused though none seems to run, before that is told.
+const BEGIN_TRIES: u32 = 3;
 /// A generation that is committed is served within this time, or something is wrong.
 const SERVED_LIMIT: Duration = Duration::from_secs(60);
 
@@ -32,9 +34,30 @@ impl Cycle {
     }
 }
 
+/// Begins a cycle, when none is running any more: a cycle that has begun does not take what was added since.
+async fn begin(repository: &Repository) -> Result<Value> {
+    let (mut told, mut tries) = (false, 0);
+    loop {
+        let refused = match repository.json(repository.post("/cycle", &[])).await {
+            Ok(begun) => return Ok(begun),
+            Err(e) => e,
+        };
+        let running = repository.status().await?.get("cycle").is_some_and(|cycle| !cycle.is_null());
+        // One that was in the way may have ended in between.
+        tries += u32::from(!running);
+        if tries > BEGIN_TRIES {
+            return Err(refused);
+        }
+        if !std::mem::replace(&mut told, true) {
+            eprintln!("{refused:#}: waiting for it to end");
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
 /// Runs a cycle to its end, and says which generation it made.
 pub(crate) async fn run(repository: &Repository) -> Result<u64> {
-    let begun = repository.json(repository.post("/cycle", &[])).await?;
+    let begun = begin(repository).await?;
     let number = |value: &Value, name: &str| value.get(name).and_then(Value::as_u64);
     let (Some(cycle), Some(before)) = (number(&begun, "cycle"), number(&begun, "committed_before")) else {
         bail!("the server does not say which cycle has begun: {begun}");

@@ -46,7 +46,11 @@ impl Restore {
         let mark = std::fs::read_to_string(self.dir.join(MARK))
             .with_context(|| format!("{dir} is no whole backup: it has no {MARK}"))?;
         let mark: Value = serde_json::from_str(&mark).with_context(|| format!("{dir}: {MARK} is damaged"))?;
-        ensure!(mark["webbase_backup"] == 1, "{dir} is of a version of webbase that this one does not know");
+        let field = |name: &str| mark.get(name).and_then(Value::as_u64);
+        ensure!(
+            field("webbase_backup") == Some(1),
+            "{dir} is of a version of webbase that this one does not know"
+        );
         let opening = webbase_storage::open(&self.dir.join(PAGES), &Options::default());
         let store = opening.with_context(|| format!("the backup in {dir} cannot be opened"))?;
         let checked = store.verify().with_context(|| format!("the backup in {dir} cannot be read"))?;
@@ -55,18 +59,19 @@ impl Restore {
             anyhow::bail!("the backup is damaged in {count} places, the first is {damage}");
         }
         let pages = store.stats().pages;
-        ensure!(mark["pages"] == pages, "the backup has {pages} pages, and should have {}", mark["pages"]);
+        let expected = field("pages").unwrap_or(0);
+        ensure!(expected == pages, "the backup has {pages} pages, and should have {expected}");
         eprintln!("{dir}: {pages} pages, all of them whole");
-        let mut told = json!({"pages": pages, "generation": null});
+        let mut made = None;
         if !self.check {
             self.add(&*store, pages).await?;
             if !self.no_cycle {
                 let generation = super::cycle::run(&self.server.connect().await?).await;
-                told["generation"] = generation.context("the pages are added, but not visible yet")?.into();
+                made = Some(generation.context("the pages are added, but not visible yet")?);
             }
         }
         if self.json {
-            println!("{told}");
+            println!("{}", json!({"pages": pages, "generation": made}));
         }
         Ok(())
     }

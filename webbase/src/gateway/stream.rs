@@ -19,6 +19,7 @@ use hyper::{HeaderMap, StatusCode};
 use serde_json::json;
 use tokio::sync::mpsc;
 use webbase_node::plan::LIVE;
+use webbase_node::wire::spec::Projection;
 use webbase_node::{ClusterStream, StreamCursor};
 use webbase_storage::Record;
 
@@ -114,6 +115,11 @@ async fn stream(
     {
         let text = "the cursor is of a stream of other pages; it says by itself what is streamed";
         return Err(Problem::bad("other-stream", text));
+    }
+    let spec = cursor.as_ref().map(StreamCursor::spec).or(selected.as_ref().map(|(spec, _)| spec));
+    if format == Format::Warc && spec.is_some_and(|spec| spec.projection != Projection::Everything) {
+        let text = "a WARC has whole pages; format=jsonl has parts of them, too";
+        return Err(Problem::bad("bad-format", text));
     }
     let Ok(permit) = gateway.streams.clone().try_acquire_owned() else {
         let text = format!("{} streams are being sent already", gateway.limits.streams_max);

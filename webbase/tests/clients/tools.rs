@@ -70,7 +70,7 @@ impl Repository {
             payload_digest: Some(<[u8; 20]>::from(<sha1::Sha1 as sha1::Digest>::digest(body))),
             ..Page::default()
         };
-        let image: Vec<u8> = (0..200_000_u32).map(|n| (n * 31 >> 3) as u8).collect();
+        let image: Vec<u8> = (0..200_000_u32).map(|n| ((n * 31) >> 3) as u8).collect();
         let texts: Vec<(String, String)> = (0..40)
             .map(|n| (format!("http://example.org/docs/{n}"), format!("<html><p>document {n}</p>")))
             .collect();

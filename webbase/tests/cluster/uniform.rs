@@ -73,5 +73,5 @@ async fn a_lost_index_is_made_anew_and_status_says_so() {
     let id = cluster.page_key(&url(8)).unwrap().id.to_string();
     assert!(fleet.command(&["get", &id]).stdout == body(8, 1, 400));
     let missing = fleet.command(&["get", "http://nowhere.example/"]);
-    assert_eq!((missing.status.code(), missing.stdout.len()), (Some(1), 0));
+    assert_eq!((missing.status.code(), missing.stdout.len()), (Some(4), 0));
 }

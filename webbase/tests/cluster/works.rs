@@ -102,7 +102,7 @@ async fn the_commands_do_what_they_say() {
     let id = cluster.page_key(&url(8)).unwrap().id.to_string();
     assert!(fleet.command(&["get", &id]).stdout == body(8, 1, 500));
     let missing = fleet.command(&["get", "http://nowhere.example/"]);
-    assert_eq!((missing.status.code(), missing.stdout.len()), (Some(1), 0));
+    assert_eq!((missing.status.code(), missing.stdout.len()), (Some(4), 0));
     assert!(String::from_utf8_lossy(&missing.stderr).contains("is not in the repository"));
 
     let count = fleet.command(&["stream", "--format", "count"]);

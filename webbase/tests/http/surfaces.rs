@@ -140,7 +140,7 @@ async fn a_stream_sends_what_is_asked_for_in_the_order_asked_for() {
         .collect();
     rig.add(&pages).await;
     let stream = async |query: &str| -> (Vec<Value>, String) {
-        let answer = rig.get(&format!("/stream?{query}")).await;
+        let answer = rig.get(&format!("/stream?format=jsonl&{query}")).await;
         assert_eq!(answer.status, 200, "{query}: {}", answer.text());
         let lines: Vec<Value> =
             answer.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect();

@@ -120,7 +120,7 @@ impl World {
         let distribution = if uniform { Distribution::Uniform } else { Distribution::Hash };
         // Some have update nodes with the other distribution.
         let other = if uniform { Distribution::Hash } else { Distribution::Uniform };
-        let differ = update == Update::Batch && seed % 4 == 0;
+        let differ = update == Update::Batch && seed.is_multiple_of(4);
         let map =
             RangeMap::distributed(bits, distribution).with_update(if differ { other } else { distribution });
         let replicas = if rng.percent(75) { 2 } else { 1 };
