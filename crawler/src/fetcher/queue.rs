@@ -8,7 +8,8 @@
 //!
 //! 1. A site is *idle* (nothing waits), in the heap (once), due (once), *asked* (a URL of it is out), or waits for its address.
 //! 2. It is asked once at a time, and again only `delay` after the last answer was there. So is an address.
-//! 3. There are never more than `urls_max` URLs: a URL of the most crowded site is turned back to whoever sent it.
+//! 3. Where sites wait for an address, it is being asked, or it is the turn of one of them, which takes it or hands the turn on.
+//! 4. There are never more than `urls_max` URLs: a URL of the most crowded site is turned back to whoever sent it.
 //!
 //! No clock, no sockets: every method is told what time it is.
 
@@ -102,6 +103,8 @@ struct Site<T> {
     usual: Pace,
     pace: Pace,
     failures: u32,
+    /// The address whose turn it has, with others behind it.
+    handed: Option<IpAddr>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -187,6 +190,7 @@ impl<T> Queue<T> {
             usual: Pace::Usual,
             pace: Pace::Usual,
             failures: 0,
+            handed: None,
         })
     }
 
@@ -253,7 +257,10 @@ impl<T> Queue<T> {
             let Some(site) = self.sites.get_mut(&name) else { continue };
             match site.urls.first_key_value() {
                 // Its last URL was turned back meanwhile.
-                None => site.state = State::Idle,
+                None => {
+                    site.state = State::Idle;
+                    self.hand_on(&name);
+                }
                 Some(((priority, _), _)) => {
                     site.state = State::Due(*priority, since);
                     self.due.insert((*priority, since, name));
@@ -263,7 +270,10 @@ impl<T> Queue<T> {
         while let Some((_, _, name)) = self.due.pop_first() {
             let Some(site) = self.sites.get_mut(&name) else { continue };
             match site.urls.pop_first() {
-                None => site.state = State::Idle,
+                None => {
+                    site.state = State::Idle;
+                    self.hand_on(&name);
+                }
                 Some(((priority, _), url)) => {
                     site.state = State::Asked;
                     self.count(&name, false);
@@ -279,21 +289,28 @@ impl<T> Queue<T> {
         if self.politeness.address_delay.is_none() {
             return true;
         }
+        if self.sites.get(name).is_some_and(|site| site.handed.is_some_and(|handed| handed != address)) {
+            self.hand_on(name);
+        }
         let at = self.addresses.entry(address).or_default();
+        let site = self.sites.get_mut(name);
         if at.asked {
             at.sites.push_back(name.to_owned());
-            if let Some(site) = self.sites.get_mut(name) {
-                site.state = State::AtAddress;
+            if let Some(site) = site {
+                (site.state, site.handed) = (State::AtAddress, None);
             }
             return false;
         }
         match at.next_at.filter(|next_at| *next_at > now) {
             None => {
                 at.asked = true;
+                if let Some(site) = site {
+                    site.handed = None;
+                }
                 true
             }
             Some(next_at) => {
-                if let Some(site) = self.sites.get_mut(name) {
+                if let Some(site) = site {
                     site.next_at = site.next_at.max(next_at);
                 }
                 self.schedule(name);
@@ -318,16 +335,28 @@ impl<T> Queue<T> {
         let Some(delay) = self.politeness.address_delay else { return };
         let Some(at) = self.addresses.get_mut(&address) else { return };
         at.asked = false;
-        let next_at = now + delay;
-        at.next_at = Some(next_at);
-        if let Some(name) = at.sites.pop_front() {
-            if let Some(site) = self.sites.get_mut(&name) {
-                site.next_at = site.next_at.max(next_at);
-            }
-            self.schedule(&name);
-        }
+        at.next_at = Some(now + delay);
+        self.hand(address);
         if self.addresses.len() > 2 * self.politeness.urls_max {
             self.addresses.retain(|_, at| at.asked || !at.sites.is_empty() || at.next_at > Some(now));
+        }
+    }
+
+    /// Gives the turn of an address that nobody asks to the first site that waits for it.
+    fn hand(&mut self, address: IpAddr) {
+        let Some(at) = self.addresses.get_mut(&address).filter(|at| !at.asked) else { return };
+        let Some(name) = at.sites.pop_front() else { return };
+        if let Some(site) = self.sites.get_mut(&name) {
+            site.next_at = at.next_at.map_or(site.next_at, |next_at| site.next_at.max(next_at));
+            site.handed = Some(address);
+        }
+        self.schedule(&name);
+    }
+
+    /// A site that had the turn of an address did not need it: the next one gets it.
+    fn hand_on(&mut self, name: &str) {
+        if let Some(address) = self.sites.get_mut(name).and_then(|site| site.handed.take()) {
+            self.hand(address);
         }
     }
 
@@ -355,6 +384,7 @@ impl<T> Queue<T> {
             if !site.urls.is_empty() {
                 self.schedule(name);
             }
+            self.hand_on(name);
         }
         self.forget(now);
     }
@@ -505,5 +535,52 @@ mod tests {
         let view = queue.view("a", now).unwrap();
         assert_eq!(view.delay, Duration::from_secs(60));
         assert_eq!(view.pace, Pace::CrawlDelay { asked: Some(Duration::from_secs(1000)) });
+    }
+
+    /// Sites of one address, some of whose turns come to nothing: every URL gets its turn.
+    #[tokio::test(start_paused = true)]
+    async fn no_site_waits_for_ever_for_its_address() {
+        let address = IpAddr::from([127, 0, 0, 1]);
+        for seed in 0..500_u64 {
+            let mut state = seed;
+            let mut below = |n: u64| {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                (state >> 33) % n
+            };
+            let mut queue = Queue::new(Politeness {
+                address_delay: Some(Duration::from_secs(1)),
+                urls_max: 1000,
+                ..politeness()
+            });
+            let mut now = Instant::now();
+            for url in 0..40_u32 {
+                queue.push(&format!("s{}", below(8)), Priority::Discovery, url, now);
+            }
+            let (mut told, mut out) = (0, Vec::new());
+            loop {
+                if !out.is_empty() && below(3) == 0 {
+                    let name: String = out.remove(below(out.len() as u64) as usize);
+                    queue.give(address, now);
+                    queue.done(&name, &Went::Well, now);
+                    told += 1;
+                    continue;
+                }
+                match queue.next(now) {
+                    Next::Ask(name, _, _) if below(3) == 0 => {
+                        queue.done(&name, &Went::NotAsked, now);
+                        told += 1;
+                    }
+                    Next::Ask(name, priority, url) => match queue.take(&name, address, now) {
+                        true => out.push(name),
+                        false => queue.put_back(&name, priority, url, now),
+                    },
+                    Next::Wait(until) => now = until,
+                    Next::Nothing if out.is_empty() => break,
+                    Next::Nothing => now += Duration::from_millis(100),
+                }
+                assert!(out.len() <= 1, "seed {seed}: an address is asked twice at once");
+            }
+            assert_eq!((told, queue.len().0), (40, 0), "seed {seed}");
+        }
     }
 }

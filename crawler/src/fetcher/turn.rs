@@ -92,7 +92,7 @@ impl Inner {
         let most = if item.is_robots { ROBOTS_BYTES_MAX } else { self.settings.limits.body_bytes_max };
         let result = match self.ask(name, &item.wanted, item.retried, most, Line::Waits).await {
             Asking::NotFree => {
-                return self.queue.lock().put_back(name, priority, item, Instant::now());
+                return self.later(name, priority, item);
             }
             Asking::Stale => {
                 item.retried = true;
@@ -104,6 +104,12 @@ impl Inner {
         let given_up = self.finish(name, &result);
         self.tell(item, result).await;
         self.give_up(given_up).await;
+    }
+
+    /// Ends a turn in which the address was not free: the site waits for it, or for its time.
+    fn later(&self, name: &str, priority: Priority, item: Item) {
+        self.queue.lock().put_back(name, priority, item, Instant::now());
+        self.wake.notify_one();
     }
 
     /// Ends a turn that came to nothing: the page waits for the next one.
@@ -176,7 +182,7 @@ impl Inner {
                 let wanted = robots_wanted(url.clone());
                 match self.ask(name, &wanted, false, ROBOTS_BYTES_MAX, Line::Waits).await {
                     Asking::NotFree => {
-                        return self.queue.lock().put_back(name, priority, item, Instant::now());
+                        return self.later(name, priority, item);
                     }
                     // A connection that was kept and is dead: in the next turn.
                     Asking::Stale => return self.again(name, priority, item),
@@ -269,6 +275,7 @@ impl Inner {
         }
         let asking = self.ask_at(address, wanted, retried, body_bytes_max).await;
         self.queue.lock().give(address.ip(), Instant::now());
+        self.wake.notify_one();
         asking
     }
 
