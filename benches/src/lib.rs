@@ -7,11 +7,13 @@ pub mod arguments;
 pub mod cluster;
 pub mod contestant;
 pub mod corpus;
+pub mod experiment;
 pub mod http_head;
 pub mod load;
 pub mod measure;
 pub mod ours;
 #[cfg(feature = "most-peers")]
 mod peers;
+pub mod plot;
 pub mod raw;
 pub mod warc;

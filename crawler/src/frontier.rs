@@ -2,41 +2,53 @@
 //! normal way to stop.
 //!
 //! ```text
-//!   urls     16 bytes of the hash of the canonical URL ─▶ row: URL, state, depth, when read, ETag, …
-//!   waiting  (host, urgency, order of arrival)         ─▶ those 16 bytes
+//!   urls/          the URL table: canonical URL ↔ URL-id
+//!   frontier.redb  rows     URL-id                            ─▶ row: URL, state, depth, when read, ETag, …
+//!                  waiting  (host, urgency, order of arrival) ─▶ URL-id
+//!                  found    order of arrival                  ─▶ a link that has no URL-id yet
 //! ```
 //!
-//! Both are tables of one redb file, `frontier.redb`; a batch of what was read and of links is one transaction. A URL stays in
-//! `waiting` until what became of it is committed, so what was being fetched when the process was killed is handed out again, and
-//! nothing else is.
+//! A batch of what was read and of links is one transaction. A URL stays in `waiting` until what became of it is committed, so what
+//! was being fetched when the process was killed is handed out again, and nothing else is. Links lie in `found` until a pass over all
+//! known URLs has settled them ([`seen`](self)); rows of new URLs are then appended in the order of their ids.
 //!
-//! URLs are handed out host by host in turn, a few of each at a time ([`Frontier::hand_out`]): hosts are counted in memory, and a host's
-//! next URLs are one range of `waiting`. No step looks at more than that, however many URLs wait.
+//! 1. Every URL-id below that of the next new URL has a row, or a link in `found` that will make it: a pass that was cut off
+//!    between the URL table and the rows is made again.
+//! 2. URLs are handed out host by host in turn, a few of each at a time ([`Frontier::hand_out`]): hosts are counted in memory,
+//!    and a host's next URLs are one range of `waiting`. No step looks at more than that, however many URLs wait.
 
 mod row;
+mod seen;
+#[cfg(test)]
+mod tests;
+mod turns;
 
-use std::collections::{HashMap, HashSet, VecDeque};
 use std::path::Path;
 
-use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition};
-use url::Url;
-use webbase_storage::url::canonical;
+use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
 
-pub use self::row::{Row, State, What};
+pub(crate) use self::row::host_of;
+pub use self::row::{Found, Row, State, What};
 
+use self::seen::{Link, Seen};
+use self::turns::Turns;
 use crate::fetcher::Priority;
+use crate::metadata::MetadataError;
 
-const URLS: TableDefinition<'_, [u8; 16], &[u8]> = TableDefinition::new("urls");
-const WAITING: TableDefinition<'_, (&str, u8, u64), [u8; 16]> = TableDefinition::new("waiting");
+const ROWS: TableDefinition<'_, u32, &[u8]> = TableDefinition::new("rows");
+const WAITING: TableDefinition<'_, (&str, u8, u64), u32> = TableDefinition::new("waiting");
+const FOUND: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("found");
 const FACTS: TableDefinition<'_, &str, u64> = TableDefinition::new("facts");
 /// The next place in the order of arrival.
 const ARRIVALS: &str = "arrivals";
 /// Which layout the file has.
 const VERSION: &str = "version";
-const VERSION_NOW: u64 = 1;
+const VERSION_NOW: u64 = 2;
+/// The key of the URL table, in four parts.
+const KEY: [&str; 4] = ["key 0", "key 1", "key 2", "key 3"];
 
-/// A URL's name in the frontier.
-pub type UrlName = [u8; 16];
+/// A URL's number.
+pub type UrlId = u32;
 
 /// What can go wrong with a frontier.
 #[derive(Debug, thiserror::Error)]
@@ -45,6 +57,12 @@ pub enum FrontierError {
     /// The file cannot be read or written.
     #[error("the frontier: {0}")]
     Database(Box<redb::Error>),
+    /// The URLs cannot be read or written.
+    #[error("the frontier's URLs: {0}")]
+    Urls(#[from] MetadataError),
+    /// There is no randomness for a key.
+    #[error("no key for the frontier's URLs: {0}")]
+    Key(std::io::Error),
     /// The file is of another version.
     #[error("the frontier has layout {found}, this program knows {VERSION_NOW}: crawl into another folder")]
     Version {
@@ -56,52 +74,74 @@ pub enum FrontierError {
     Row(String),
 }
 
-impl<E: Into<redb::Error>> From<E> for FrontierError {
-    fn from(e: E) -> FrontierError {
-        FrontierError::Database(Box::new(e.into()))
+impl From<redb::Error> for FrontierError {
+    fn from(e: redb::Error) -> FrontierError {
+        FrontierError::Database(Box::new(e))
     }
 }
 
-/// A URL that was found.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
-    /// Where.
-    pub url: Url,
-    /// How many links from a seed.
-    pub depth: u16,
-    /// How many redirects led to it.
-    pub redirects: u8,
-    /// What it is.
-    pub what: What,
-    /// How urgent it is.
-    pub priority: Priority,
-    /// Whether it is wanted although it was read before: its site says that it changed after this moment (milliseconds since 1970).
-    pub changed_at_ms: Option<u64>,
+macro_rules! from_redb {
+    ($($kind:ty),*) => {$(
+        impl From<$kind> for FrontierError {
+            fn from(e: $kind) -> FrontierError {
+                FrontierError::Database(Box::new(e.into()))
+            }
+        }
+    )*};
 }
+from_redb!(
+    redb::DatabaseError,
+    redb::TransactionError,
+    redb::TableError,
+    redb::StorageError,
+    redb::CommitError
+);
+
+type Result<T> = std::result::Result<T, FrontierError>;
 
 /// What became of a URL.
 #[derive(Clone, Debug)]
 pub struct Became {
     /// Which.
-    pub name: UrlName,
+    pub id: UrlId,
     /// Its new row.
     pub row: Row,
+}
+
+/// What a commit made known.
+#[derive(Clone, Debug, Default)]
+pub struct Learned {
+    /// URLs that were not known before, in order of their ids, and their rows.
+    pub new: Vec<(UrlId, Row)>,
+    /// Pages known already of which a site says when they changed, or which somebody wants again.
+    pub told: Vec<Told>,
+    /// What links deal to the pages they lead to.
+    pub dealt: Vec<(UrlId, f32)>,
+}
+
+/// What was said of a page that was known already.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// Which.
+    pub id: UrlId,
+    /// Its host.
+    pub host: String,
+    /// When its site says that it changed, in milliseconds since 1970.
+    pub changed_at_ms: Option<u64>,
+    /// When it was last read; 0: never.
+    pub read_at_ms: u64,
+    /// Whether somebody wants it again whatever its site says.
+    pub again: bool,
 }
 
 /// The URLs of a crawl.
 pub struct Frontier {
     database: Database,
-    hosts: HashMap<String, Host>,
-    /// Hosts with URLs that wait and are not handed out, in turn.
-    turn: VecDeque<String>,
-    known: u64,
-}
-
-#[derive(Debug, Default)]
-struct Host {
-    waiting: u64,
-    out: HashSet<UrlName>,
-    is_in_turn: bool,
+    seen: Seen,
+    turns: Turns,
+    rows: UrlId,
+    /// Whether pages that are found wait at once, or for the scheduler.
+    pub found_waits: bool,
 }
 
 impl Frontier {
@@ -109,293 +149,373 @@ impl Frontier {
     ///
     /// # Errors
     /// When the file is in use, damaged or of another version.
-    pub fn open(dir: &Path) -> Result<Frontier, FrontierError> {
+    pub fn open(dir: &Path) -> Result<Frontier> {
         let database = Database::builder().set_cache_size(64 << 20).create(dir.join("frontier.redb"))?;
         let writing = database.begin_write()?;
-        {
-            writing.open_table(URLS)?;
+        let key = {
+            writing.open_table(ROWS)?;
             writing.open_table(WAITING)?;
+            writing.open_table(FOUND)?;
             let mut facts = writing.open_table(FACTS)?;
             let found = facts.get(VERSION)?.map(|found| found.value());
             match found {
-                None => drop(facts.insert(VERSION, VERSION_NOW)?),
+                None => {
+                    facts.insert(VERSION, VERSION_NOW)?;
+                    let key = webbase_storage::RepositoryKey::random().map_err(FrontierError::Key)?.parts().0;
+                    for (name, part) in KEY.into_iter().zip(key.as_chunks().0) {
+                        facts.insert(name, u64::from_le_bytes(*part))?;
+                    }
+                }
                 Some(VERSION_NOW) => {}
                 Some(found) => return Err(FrontierError::Version { found }),
             }
-        }
+            let mut key = [0; 32];
+            for (name, part) in KEY.into_iter().zip(key.as_chunks_mut().0) {
+                let found = facts.get(name)?.map(|part| part.value());
+                let found = found.ok_or_else(|| FrontierError::Row("its key is not there".to_owned()))?;
+                *part = found.to_le_bytes();
+            }
+            key
+        };
         writing.commit()?;
-        let mut frontier = Frontier { database, hosts: HashMap::new(), turn: VecDeque::new(), known: 0 };
-        frontier.count()?;
+        let seen = Seen::open(dir, key)?;
+        let mut frontier = Frontier { database, seen, turns: Turns::default(), rows: 0, found_waits: true };
+        frontier.begin()?;
         Ok(frontier)
     }
 
-    fn count(&mut self) -> Result<(), FrontierError> {
+    /// Counts what waits, and takes up the links that were not settled.
+    fn begin(&mut self) -> Result<()> {
         let reading = self.database.begin_read()?;
-        self.known = reading.open_table(URLS)?.len()?;
+        let last = reading.open_table(ROWS)?.last()?.map(|(id, _)| id.value() + 1);
+        self.rows = last.unwrap_or(0);
         let waiting = reading.open_table(WAITING)?;
         for entry in waiting.iter()? {
             let (place, _) = entry?;
-            let host = place.value().0;
-            match self.hosts.get_mut(host) {
-                Some(host) => host.waiting += 1,
-                None => {
-                    self.hosts
-                        .insert(host.to_owned(), Host { waiting: 1, is_in_turn: true, ..Host::default() });
-                    self.turn.push_back(host.to_owned());
-                }
+            self.turns.count(place.value().0, 1);
+        }
+        for entry in reading.open_table(FOUND)?.iter()? {
+            let (place, bytes) = entry?;
+            let found = Found::decode(bytes.value())?;
+            if let Link::New(canonical, key) = self.seen.look(&found.url) {
+                self.seen.wait(place.value(), found, canonical, key);
             }
         }
         Ok(())
     }
 
-    /// A URL's name; `None` for what is no URL of a page.
-    pub fn name(url: &Url) -> Option<UrlName> {
-        let canonical = canonical(url.as_str()).ok()?;
-        // The scheme is part of how it is read, and http and https are the same page; so it is no part of the name.
-        blake3::hash(canonical.as_bytes()).as_bytes().first_chunk().copied()
-    }
-
     /// How many URLs are known, how many wait, and of how many hosts.
     pub fn counts(&self) -> (u64, u64, usize) {
-        let waiting = self.hosts.values().map(|host| host.waiting).sum();
-        (self.known, waiting, self.hosts.values().filter(|host| host.waiting > 0).count())
+        let (waiting, hosts) = self.turns.waiting();
+        (u64::from(self.rows), waiting, hosts)
     }
 
     /// How many URLs are handed out.
     pub fn out(&self) -> usize {
-        self.hosts.values().map(|host| host.out.len()).sum()
+        self.turns.out()
     }
 
-    /// What is known of a URL.
+    /// How many links wait to be settled.
+    pub fn unsettled(&self) -> usize {
+        self.seen.pending()
+    }
+
+    /// What is known of a URL-id.
     ///
     /// # Errors
     /// When the file cannot be read.
-    pub fn row(&self, name: UrlName) -> Result<Option<Row>, FrontierError> {
+    pub fn row(&self, id: UrlId) -> Result<Option<Row>> {
         let reading = self.database.begin_read()?;
-        let found = reading.open_table(URLS)?.get(name)?;
-        found.map(|bytes| Row::decode(bytes.value())).transpose()
+        get(&reading.open_table(ROWS)?, id)
     }
 
-    /// Writes down what became of URLs and which were found, in one transaction: durable when it returns. Returns how many were new.
+    /// What is known of several, in their order; those that are not known are left out.
     ///
     /// # Errors
-    /// When the file cannot be written; nothing has changed then.
-    pub fn commit(&mut self, became: &[Became], found: &[Found]) -> Result<u64, FrontierError> {
-        let writing = self.database.begin_write()?;
-        let mut changed: Vec<(String, i64)> = Vec::new();
-        let mut done: Vec<(String, UrlName)> = Vec::new();
-        let mut new = 0;
-        {
-            let mut urls = writing.open_table(URLS)?;
-            let mut waiting = writing.open_table(WAITING)?;
-            let mut facts = writing.open_table(FACTS)?;
-            let mut arrivals = facts.get(ARRIVALS)?.map_or(0, |found| found.value());
-            for one in became {
-                let host = one.row.host();
-                if let Some(before) = get(&urls, one.name)?
-                    && let Some((urgency, order)) = before.place
-                    && waiting.remove((before.host().as_str(), urgency, order))?.is_some()
-                {
-                    changed.push((before.host(), -1));
-                }
-                let mut row = one.row.clone();
-                row.place = None;
-                if row.state == State::Waiting {
-                    arrivals += 1;
-                    row.place = Some((row.urgency, arrivals));
-                    waiting.insert((host.as_str(), row.urgency, arrivals), one.name)?;
-                    changed.push((host.clone(), 1));
-                }
-                urls.insert(one.name, row.encode().as_slice())?;
-                done.push((host, one.name));
-            }
+    /// When the file cannot be read.
+    pub fn some_rows(&self, ids: impl IntoIterator<Item = UrlId>) -> Result<Vec<(UrlId, Row)>> {
+        let reading = self.database.begin_read()?;
+        let rows = reading.open_table(ROWS)?;
+        let mut found = Vec::new();
+        for id in ids {
+            found.extend(get(&rows, id)?.map(|row| (id, row)));
+        }
+        Ok(found)
+    }
+
+    /// What is known of a URL, however it is spelled.
+    ///
+    /// # Errors
+    /// When the files cannot be read.
+    pub fn find(&self, url: &str) -> Result<Option<(UrlId, Row)>> {
+        let Some(id) = self.seen.find(url)? else { return Ok(None) };
+        Ok(self.row(id)?.map(|row| (id, row)))
+    }
+
+    /// The number of a URL that was seen lately: in memory, for every link of every page.
+    pub fn recent(&self, url: &str) -> Option<UrlId> {
+        match self.seen.look(url) {
+            Link::Known(id) => Some(id),
+            _ => None,
+        }
+    }
+
+    /// Shows every row, in order of ids.
+    ///
+    /// # Errors
+    /// When the file cannot be read, and what `look` says.
+    pub fn rows<E: From<FrontierError>>(
+        &self,
+        mut look: impl FnMut(UrlId, Row) -> std::result::Result<(), E>,
+    ) -> std::result::Result<(), E> {
+        let reading = self.database.begin_read().map_err(FrontierError::from)?;
+        let rows = reading.open_table(ROWS).map_err(FrontierError::from)?;
+        for entry in rows.iter().map_err(FrontierError::from)? {
+            let (id, bytes) = entry.map_err(FrontierError::from)?;
+            look(id.value(), Row::decode(bytes.value())?)?;
+        }
+        Ok(())
+    }
+
+    /// Writes down what became of URLs and which links were found, in one transaction: durable when it returns. Links that
+    /// were not seen lately are settled with it, or later.
+    ///
+    /// # Errors
+    /// When the files cannot be written; nothing has changed then, or it is taken up again when the frontier is opened.
+    pub fn commit(&mut self, became: &[Became], found: Vec<Found>) -> Result<Learned> {
+        let mut learned = Learned::default();
+        if !became.is_empty() || !found.is_empty() {
+            let mut changes = Changes::begin(&self.database)?;
+            changes.became(became)?;
             for found in found {
-                let Some(name) = Frontier::name(&found.url) else { continue };
-                let before = get(&urls, name)?;
-                let is_new = before.is_none();
-                let Some(mut row) = Row::wanted(found, before) else { continue };
-                arrivals += 1;
-                row.place = Some((row.urgency, arrivals));
-                let host = row.host();
-                waiting.insert((host.as_str(), row.urgency, arrivals), name)?;
-                changed.push((host, 1));
-                urls.insert(name, row.encode().as_slice())?;
-                new += u64::from(is_new);
+                match self.seen.look(&found.url) {
+                    Link::None => {}
+                    Link::Known(id) => changes.known(id, &found, &mut learned)?,
+                    Link::New(canonical, key) => {
+                        let place = changes.keep(&found)?;
+                        self.seen.wait(place, found, canonical, key);
+                    }
+                }
             }
-            facts.insert(ARRIVALS, arrivals)?;
+            self.turns.take(changes.commit()?);
         }
-        writing.commit()?;
-        self.known += new;
-        for (host, name) in done {
-            if let Some(host) = self.hosts.get_mut(&host) {
-                host.out.remove(&name);
+        if self.seen.is_time(self.turns.is_idle()) {
+            self.settle_into(&mut learned)?;
+        }
+        Ok(learned)
+    }
+
+    /// Settles all links that wait, whatever it costs.
+    ///
+    /// # Errors
+    /// As [`Frontier::commit`].
+    pub fn settle(&mut self) -> Result<Learned> {
+        let mut learned = Learned::default();
+        if self.seen.pending() > 0 {
+            self.settle_into(&mut learned)?;
+        }
+        Ok(learned)
+    }
+
+    fn settle_into(&mut self, learned: &mut Learned) -> Result<()> {
+        let settled = self.seen.settle()?;
+        let mut changes = Changes::begin(&self.database)?;
+        for (link, id) in settled {
+            changes.forget(link.place)?;
+            // A row may be missing for an id that is not new, where a pass was cut off.
+            if id >= self.rows && !changes.has(id)? {
+                // Only the scheduler's own business waits for it: what somebody asked for, and sitemaps, are read at once.
+                let waits = self.found_waits
+                    || link.found.urgency < Priority::Refresh as u8
+                    || link.found.what != What::Page;
+                let row = changes.add(id, Row::of(&link.found, waits))?;
+                learned.new.push((id, row));
+                learned.dealt.push((id, link.found.share));
+            } else {
+                changes.known(id, &link.found, learned)?;
             }
         }
-        for (name, change) in changed {
-            let host = self.hosts.entry(name.clone()).or_default();
-            host.waiting = host.waiting.saturating_add_signed(change);
-            if change > 0 && !host.is_in_turn {
-                host.is_in_turn = true;
-                self.turn.push_back(name);
+        self.turns.take(changes.commit()?);
+        self.rows = self.seen.len();
+        Ok(())
+    }
+
+    /// Changes rows without a change of how they stand.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn set(&mut self, rows: &[Became]) -> Result<()> {
+        let changes = Changes::begin(&self.database)?;
+        for Became { id, row } in rows {
+            changes.writing.open_table(ROWS)?.insert(id, row.encode().as_slice())?;
+        }
+        self.turns.take(changes.commit()?);
+        Ok(())
+    }
+
+    /// Wants pages that are known. Those that wait already stay where they are.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn want(&mut self, pages: &[(UrlId, Priority)]) -> Result<()> {
+        let mut changes = Changes::begin(&self.database)?;
+        for (id, priority) in pages {
+            let Some(row) = changes.row(*id)? else { continue };
+            if row.state != State::Waiting {
+                let row = Row { state: State::Waiting, tries: 0, urgency: *priority as u8, ..row };
+                changes.became(&[Became { id: *id, row }])?;
             }
         }
-        self.hosts.retain(|_, host| host.waiting > 0 || !host.out.is_empty() || host.is_in_turn);
-        Ok(new)
+        self.turns.take(changes.commit()?);
+        Ok(())
     }
 
     /// Hands out up to `most` URLs, host by host in turn, and no more than `each` of a host at a time.
     ///
     /// # Errors
     /// When the file cannot be read.
-    pub fn hand_out(&mut self, most: usize, each: usize) -> Result<Vec<(UrlName, Row)>, FrontierError> {
+    pub fn hand_out(&mut self, most: usize, each: usize) -> Result<Vec<(UrlId, Row)>> {
         let reading = self.database.begin_read()?;
-        let (urls, waiting) = (reading.open_table(URLS)?, reading.open_table(WAITING)?);
+        let (rows, waiting) = (reading.open_table(ROWS)?, reading.open_table(WAITING)?);
         let mut handed = Vec::new();
-        for _ in 0..self.turn.len() {
-            if handed.len() >= most {
-                break;
-            }
-            let Some(name) = self.turn.pop_front() else { break };
-            let Some(host) = self.hosts.get_mut(&name) else { continue };
-            let room = each.saturating_sub(host.out.len()).min(most - handed.len());
-            if room > 0 {
-                // What is out is at the front of the range, or nearly: at most `each` entries are passed over.
-                let from = (name.as_str(), 0, 0)..=(name.as_str(), u8::MAX, u64::MAX);
-                let mut taken = 0;
-                for entry in waiting.range(from)?.take(each + room) {
-                    let url = entry?.1.value();
-                    if taken < room && host.out.insert(url) {
-                        let row = get(&urls, url)?;
-                        handed.push((
-                            url,
-                            row.ok_or_else(|| FrontierError::Row("a URL waits and has none".to_owned()))?,
-                        ));
-                        taken += 1;
-                    }
+        self.turns.hand_out(most, each, |host, room, out| {
+            // What is out is at the front of the range, or nearly: at most `each` entries are passed over.
+            let from = (host, 0, 0)..=(host, u8::MAX, u64::MAX);
+            let mut taken = 0;
+            for entry in waiting.range(from)?.take(each + room) {
+                let id = entry?.1.value();
+                if taken < room && out.insert(id) {
+                    let row = get(&rows, id)?;
+                    let row = row.ok_or_else(|| FrontierError::Row("a URL waits and has none".to_owned()))?;
+                    handed.push((id, row));
+                    taken += 1;
                 }
             }
-            host.is_in_turn = host.waiting > host.out.len() as u64;
-            if host.is_in_turn {
-                self.turn.push_back(name);
-            }
-        }
+            Ok::<usize, FrontierError>(taken)
+        })?;
         Ok(handed)
     }
 
     /// Takes a URL back that was handed out and not fetched.
-    pub fn take_back(&mut self, host: &str, name: UrlName) {
-        if let Some(at) = self.hosts.get_mut(host) {
-            at.out.remove(&name);
-            if !at.is_in_turn {
-                at.is_in_turn = true;
-                self.turn.push_back(host.to_owned());
-            }
-        }
+    pub fn take_back(&mut self, host: &str, id: UrlId) {
+        self.turns.take_back(host, id);
+    }
+}
+
+/// A transaction.
+struct Changes {
+    writing: WriteTransaction,
+    arrivals: u64,
+    /// By how much the number of waiting URLs of hosts changes.
+    waiting: Vec<(String, i64)>,
+    /// URLs that are no longer handed out.
+    done: Vec<(String, UrlId)>,
+}
+
+impl Changes {
+    fn begin(database: &Database) -> Result<Changes> {
+        let writing = database.begin_write()?;
+        let arrivals = writing.open_table(FACTS)?.get(ARRIVALS)?.map_or(0, |found| found.value());
+        Ok(Changes { writing, arrivals, waiting: Vec::new(), done: Vec::new() })
     }
 
-    /// Wants every page again that was last read before a moment. Returns how many.
-    ///
-    /// # Errors
-    /// When the file cannot be read or written.
-    pub fn recrawl(&mut self, before_ms: u64) -> Result<u64, FrontierError> {
-        let mut due = Vec::new();
+    fn row(&self, id: UrlId) -> Result<Option<Row>> {
+        get(&self.writing.open_table(ROWS)?, id)
+    }
+
+    fn has(&self, id: UrlId) -> Result<bool> {
+        Ok(self.writing.open_table(ROWS)?.get(id)?.is_some())
+    }
+
+    /// Writes the row of a new URL.
+    fn add(&mut self, id: UrlId, row: Row) -> Result<Row> {
+        let mut rows = self.writing.open_table(ROWS)?;
+        let mut waiting = self.writing.open_table(WAITING)?;
+        let row = place(row, id, &mut self.arrivals, &mut waiting, &mut self.waiting)?;
+        rows.insert(id, row.encode().as_slice())?;
+        Ok(row)
+    }
+
+    /// Writes rows of URLs that are known.
+    fn became(&mut self, became: &[Became]) -> Result<()> {
+        let mut rows = self.writing.open_table(ROWS)?;
+        let mut waiting = self.writing.open_table(WAITING)?;
+        for one in became {
+            if let Some(before) = get(&rows, one.id)?
+                && let Some((urgency, order)) = before.place
+                && waiting.remove((before.host(), urgency, order))?.is_some()
+            {
+                self.waiting.push((before.host().to_owned(), -1));
+                self.done.push((before.host().to_owned(), one.id));
+            }
+            let row = one.row.clone();
+            let row = place(row, one.id, &mut self.arrivals, &mut waiting, &mut self.waiting)?;
+            rows.insert(one.id, row.encode().as_slice())?;
+        }
+        Ok(())
+    }
+
+    /// A link to a URL that is known.
+    fn known(&mut self, id: UrlId, found: &Found, learned: &mut Learned) -> Result<()> {
+        if found.share > 0.0 {
+            learned.dealt.push((id, found.share));
+        }
+        if found.says_something()
+            && let Some(mut row) = self.row(id)?
         {
-            let reading = self.database.begin_read()?;
-            for entry in reading.open_table(URLS)?.iter()? {
-                let (name, bytes) = entry?;
-                let mut row = Row::decode(bytes.value())?;
-                if row.state == State::Read && row.read_at_ms < before_ms {
-                    row.state = State::Waiting;
-                    row.tries = 0;
-                    row.urgency = Priority::Refresh as u8;
-                    due.push(Became { name: name.value(), row });
-                }
+            let Found { changed_at_ms, again, .. } = *found;
+            let before = (row.is_listed, row.told_at_ms, row.is_part);
+            row.is_listed |= changed_at_ms.is_some();
+            row.told_at_ms = changed_at_ms.or(row.told_at_ms);
+            row.is_part |= found.is_part();
+            if before != (row.is_listed, row.told_at_ms, row.is_part) {
+                self.writing.open_table(ROWS)?.insert(id, row.encode().as_slice())?;
             }
+            let (host, read_at_ms) = (row.host().to_owned(), row.read_at_ms);
+            learned.told.push(Told { id, host, changed_at_ms, read_at_ms, again });
         }
-        for some in due.chunks(10_000) {
-            self.commit(some, &[])?;
-        }
-        Ok(due.len() as u64)
+        Ok(())
+    }
+
+    /// Keeps a link that has no id yet.
+    fn keep(&mut self, found: &Found) -> Result<u64> {
+        self.arrivals += 1;
+        self.writing.open_table(FOUND)?.insert(self.arrivals, found.encode().as_slice())?;
+        Ok(self.arrivals)
+    }
+
+    fn forget(&mut self, place: u64) -> Result<()> {
+        self.writing.open_table(FOUND)?.remove(place)?;
+        Ok(())
+    }
+
+    /// Makes it durable.
+    fn commit(self) -> Result<turns::Moved> {
+        self.writing.open_table(FACTS)?.insert(ARRIVALS, self.arrivals)?;
+        self.writing.commit()?;
+        Ok(turns::Moved { waiting: self.waiting, done: self.done })
     }
 }
 
-fn get(
-    urls: &impl ReadableTable<[u8; 16], &'static [u8]>,
-    name: UrlName,
-) -> Result<Option<Row>, FrontierError> {
-    let found = urls.get(name)?;
+/// Puts a row among those that wait, if it does.
+fn place(
+    mut row: Row,
+    id: UrlId,
+    arrivals: &mut u64,
+    waiting: &mut redb::Table<'_, (&'static str, u8, u64), UrlId>,
+    changes: &mut Vec<(String, i64)>,
+) -> Result<Row> {
+    row.place = None;
+    if row.state == State::Waiting {
+        *arrivals += 1;
+        row.place = Some((row.urgency, *arrivals));
+        waiting.insert((row.host(), row.urgency, *arrivals), id)?;
+        changes.push((row.host().to_owned(), 1));
+    }
+    Ok(row)
+}
+
+fn get(rows: &impl ReadableTable<UrlId, &'static [u8]>, id: UrlId) -> Result<Option<Row>> {
+    let found = rows.get(id)?;
     found.map(|bytes| Row::decode(bytes.value())).transpose()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn found(url: &str) -> Found {
-        Found {
-            url: Url::parse(url).unwrap(),
-            depth: 0,
-            redirects: 0,
-            what: What::Page,
-            priority: Priority::Discovery,
-            changed_at_ms: None,
-        }
-    }
-
-    fn read(row: &Row) -> Row {
-        Row { state: State::Read, read_at_ms: 1000, status: 200, ..row.clone() }
-    }
-
-    #[test]
-    fn what_is_read_stays_read_and_what_was_out_comes_again() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut frontier = Frontier::open(dir.path()).unwrap();
-        let some = [found("http://a.example/1"), found("http://a.example/2#x"), found("http://b.example/")];
-        assert_eq!(frontier.commit(&[], &some).unwrap(), 3);
-        assert_eq!(frontier.commit(&[], &[found("https://a.example/2")]).unwrap(), 0, "known");
-        let out = frontier.hand_out(10, 1).unwrap();
-        assert_eq!(out.len(), 2, "one of each host");
-        assert_eq!(frontier.hand_out(10, 1).unwrap().len(), 0);
-        let (name, row) = &out[0];
-        frontier.commit(&[Became { name: *name, row: read(row) }], &[]).unwrap();
-        assert_eq!(frontier.counts(), (3, 2, 2));
-        drop(frontier);
-        let mut frontier = Frontier::open(dir.path()).unwrap();
-        assert_eq!(frontier.counts(), (3, 2, 2));
-        let again = frontier.hand_out(10, 10).unwrap();
-        assert_eq!(again.len(), 2);
-        assert!(again.iter().all(|(other, _)| other != name));
-        assert_eq!(frontier.row(*name).unwrap().unwrap().state, State::Read);
-    }
-
-    #[test]
-    fn urgent_ones_first_and_changed_ones_again() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut frontier = Frontier::open(dir.path()).unwrap();
-        let urgent = Found { priority: Priority::User, ..found("http://a.example/2") };
-        frontier.commit(&[], &[found("http://a.example/1"), urgent]).unwrap();
-        let out = frontier.hand_out(1, 10).unwrap();
-        assert_eq!(out[0].1.url, "http://a.example/2");
-        let became = Became { name: out[0].0, row: read(&out[0].1) };
-        frontier.commit(&[became], &[]).unwrap();
-        let told = |at| Found { changed_at_ms: Some(at), ..found("http://a.example/2") };
-        frontier.commit(&[], &[told(900)]).unwrap();
-        assert_eq!(frontier.counts().1, 1, "read since");
-        frontier.commit(&[], &[told(1100)]).unwrap();
-        assert_eq!(frontier.counts().1, 2, "changed since");
-        frontier.commit(&[], &[told(1200)]).unwrap();
-        assert_eq!(frontier.counts().1, 2, "waits already");
-    }
-
-    #[test]
-    fn what_is_taken_back_is_handed_out_again() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut frontier = Frontier::open(dir.path()).unwrap();
-        frontier.commit(&[], &[found("http://a.example/1")]).unwrap();
-        let out = frontier.hand_out(9, 9).unwrap();
-        assert_eq!((out.len(), frontier.hand_out(9, 9).unwrap().len(), frontier.out()), (1, 0, 1));
-        frontier.take_back("a.example", out[0].0);
-        assert_eq!(frontier.hand_out(9, 9).unwrap().len(), 1);
-        assert_eq!(frontier.recrawl(5000).unwrap(), 0, "it waits, it was not read");
-    }
 }

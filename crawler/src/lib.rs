@@ -6,7 +6,8 @@
 //! [`change_rate`] says how often a page changes, from what visits saw. Pure functions.
 //!
 //! [`importance`] computes what pages are worth from the links between them, and what HTML pages lead to, in memory and on disk;
-//! [`link_matrix`] keeps those links on disk.
+//! [`link_matrix`] keeps those links on disk. [`links`] brings them together: the one owner of a repository's links, fed by its stream and by
+//! the crawl, by the URL-ids of [`metadata`].
 //!
 //! [`metadata`] knows every URL by a number, answers "seen?" for links in batches, and keeps what visits said, on disk.
 //!
@@ -21,6 +22,7 @@ pub mod fetcher;
 pub mod frontier;
 pub mod importance;
 pub mod link_matrix;
+pub mod links;
 pub mod loader;
 pub mod metadata;
 pub mod robots;

@@ -52,6 +52,8 @@ pub struct Robots {
     pub crawl_delay: Option<Duration>,
     /// Sitemaps that the file names; at most a thousand.
     pub sitemaps: Vec<Url>,
+    /// Metadata archives that the file names; at most a thousand.
+    pub archives: Vec<Url>,
     /// How long it counts.
     pub good_for: Duration,
 }
@@ -73,9 +75,16 @@ impl Robots {
             }
         });
         let sitemaps = sitemaps.filter(|url| matches!(url.scheme(), "http" | "https")).take(SITEMAPS_MAX);
+        let archives = crate::site_metadata::archives_in_robots(&text);
+        let archives = archives.iter().filter_map(|url| match base {
+            Some(base) => base.join(url).ok(),
+            None => Url::parse(url).ok(),
+        });
+        let archives = archives.filter(|url| matches!(url.scheme(), "http" | "https")).take(SITEMAPS_MAX);
         Robots {
             crawl_delay,
             sitemaps: sitemaps.collect(),
+            archives: archives.collect(),
             rules,
             standing: Standing::Read,
             good_for: ROBOTS_AGE_MAX,
@@ -105,6 +114,7 @@ impl Robots {
             standing: Standing::Absent(status),
             crawl_delay: None,
             sitemaps: Vec::new(),
+            archives: Vec::new(),
             good_for: ROBOTS_AGE_MAX,
         }
     }
@@ -121,6 +131,7 @@ impl Robots {
             standing: Standing::Unreachable { reason, since_ms },
             crawl_delay: before.and_then(|robots| robots.crawl_delay),
             sitemaps: Vec::new(),
+            archives: Vec::new(),
             good_for: RETRY_AFTER,
         }
     }

@@ -3,100 +3,25 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "tests")]
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+#[allow(dead_code, reason = "shared by several tests")]
+mod common;
+
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use common::{AT, BEGAN, Pages, page_visits, run, settings, steered, web, with};
 use url::Url;
-use webbase_crawler::crawl::{Control, Ended, Scope, Settings, Sink, Within, crawl};
-use webbase_crawler::fetcher::{By, Politeness, Reach};
-use webbase_storage::Page;
-use webbase_web_in_a_box::{Clock, DAY_MS, Dates, Hand, Misbehaviour, Serving, WebBox, World};
-
-const BEGAN: u64 = 1_700_000_000_000;
-
-/// A repository that is a map, and fails when it is told to.
-#[derive(Clone, Default)]
-struct Pages(Arc<Inside>);
-
-#[derive(Default)]
-struct Inside {
-    pages: Mutex<BTreeMap<String, (u16, Vec<u8>)>>,
-    seen: Mutex<Vec<String>>,
-    cycles: AtomicU64,
-    /// Adds are refused after this many; 0 for never.
-    fails_after: AtomicU64,
-    adds: AtomicU64,
-}
-
-impl Sink for Pages {
-    async fn add(&self, pages: &[Page<'_>]) -> Result<Vec<(usize, String)>, String> {
-        let adds = self.0.adds.fetch_add(1, Ordering::SeqCst);
-        let fails_after = self.0.fails_after.load(Ordering::SeqCst);
-        if fails_after > 0 && adds >= fails_after {
-            return Err("the repository is away".to_owned());
-        }
-        for page in pages {
-            self.0.pages.lock().insert(page.url.to_owned(), (page.status, page.body.to_vec()));
-        }
-        Ok(Vec::new())
-    }
-
-    async fn seen(&self, urls: &[(String, u64)]) -> Result<(), String> {
-        self.0.seen.lock().extend(urls.iter().map(|(url, _)| url.clone()));
-        Ok(())
-    }
-
-    async fn cycle(&self) -> Result<u64, String> {
-        Ok(self.0.cycles.fetch_add(1, Ordering::SeqCst) + 1)
-    }
-}
-
-async fn web(world: World, misbehaving: Vec<(String, Misbehaviour)>) -> (Arc<WebBox>, Hand) {
-    let (clock, hand) = Clock::discrete(BEGAN + 50 * DAY_MS);
-    let serving = Serving { misbehaving, ..Serving::default() };
-    (Arc::new(WebBox::start(world, clock, serving).await.unwrap()), hand)
-}
-
-fn settings(dir: &Path, seeds: Vec<Url>) -> Settings {
-    let mut settings = Settings::new(dir, seeds);
-    settings.scope = Scope::new(Within::Anywhere);
-    settings.fetch.reach = Reach::Loopback;
-    settings.fetch.politeness = Politeness {
-        delay: Duration::from_millis(1),
-        address_delay: None,
-        crawl_delay_max: Duration::from_millis(2),
-        ..Politeness::default()
-    };
-    settings
-}
-
-async fn run(web: &Arc<WebBox>, settings: Settings, pages: &Pages) -> Result<Ended, String> {
-    let web = Arc::clone(web);
-    let resolver = Arc::new(By(move |host: &str, _| web.resolve(host)));
-    crawl(settings, resolver, pages.clone(), Control::default()).await.map_err(|e| e.to_string())
-}
-
-fn page_visits(web: &WebBox) -> BTreeMap<String, u64> {
-    let mut visits = BTreeMap::new();
-    for visit in web.visits() {
-        if visit.path != "/robots.txt" && !visit.path.starts_with("/sitemap") {
-            *visits.entry(format!("http://{}{}", visit.host, visit.path)).or_default() += 1;
-        }
-    }
-    visits
-}
+use webbase_crawler::crawl::{Control, Ended};
+use webbase_web_in_a_box::{DAY_MS, Dates, Misbehaviour, World};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn everything_that_may_be_read_is_read_once() {
-    let (web, _hand) = web(World::new(21, 400, BEGAN), Vec::new()).await;
+    let (web, _hand) = web(World::new(21, 400, BEGAN), with(Vec::new())).await;
     let (world, dir, pages) = (web.world().clone(), tempfile::tempdir().unwrap(), Pages::default());
     let seed = Url::parse(&world.url(0)).unwrap();
     assert_eq!(run(&web, settings(dir.path(), vec![seed]), &pages).await, Ok(Ended::Done));
-    let at = BEGAN + 50 * DAY_MS;
+    let at = AT;
     let got = pages.0.pages.lock().clone();
     let mut missing = Vec::new();
     for page in 0..world.pages() {
@@ -119,7 +44,7 @@ async fn everything_that_may_be_read_is_read_once() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_crawl_that_was_cut_off_goes_on_and_fetches_nothing_again() {
-    let (web, _hand) = web(World::new(22, 300, BEGAN), Vec::new()).await;
+    let (web, _hand) = web(World::new(22, 300, BEGAN), with(Vec::new())).await;
     let (world, dir, pages) = (web.world().clone(), tempfile::tempdir().unwrap(), Pages::default());
     let seed = Url::parse(&world.url(0)).unwrap();
     // The repository goes away: what was fetched meanwhile is in the spool. The end is as hard as a kill: nothing is written after.
@@ -133,7 +58,7 @@ async fn a_crawl_that_was_cut_off_goes_on_and_fetches_nothing_again() {
     assert_eq!(run(&web, settings(dir.path(), vec![seed.clone()]), &pages).await, Ok(Ended::Done));
     let got: BTreeSet<String> = pages.0.pages.lock().keys().cloned().collect();
     assert!(got.is_superset(&acknowledged));
-    let at = BEGAN + 50 * DAY_MS;
+    let at = AT;
     let wanted = (0..world.pages()).filter(|page| world.is_allowed(*page) && world.lives(*page, at));
     let missing = wanted.filter(|page| !got.contains(&world.url(*page))).count();
     assert!(missing * 50 < world.pages(), "{missing}");
@@ -148,7 +73,7 @@ async fn a_crawl_that_was_cut_off_goes_on_and_fetches_nothing_again() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_second_crawl_asks_for_what_changed() {
-    let (web, hand) = web(World::new(23, 200, BEGAN), Vec::new()).await;
+    let (web, hand) = web(World::new(23, 200, BEGAN), with(Vec::new())).await;
     let (world, dir, pages) = (web.world().clone(), tempfile::tempdir().unwrap(), Pages::default());
     let seed = Url::parse(&world.url(0)).unwrap();
     run(&web, settings(dir.path(), vec![seed.clone()]), &pages).await.unwrap();
@@ -157,7 +82,7 @@ async fn a_second_crawl_asks_for_what_changed() {
     again.recrawl = Some(Duration::ZERO);
     assert_eq!(run(&web, again, &pages).await, Ok(Ended::Done));
     let at = BEGAN + 51 * DAY_MS;
-    let seen: BTreeSet<String> = pages.0.seen.lock().iter().cloned().collect();
+    let seen: BTreeSet<String> = pages.0.seen.lock().iter().map(|page| page.url.clone()).collect();
     let got = pages.0.pages.lock().clone();
     for page in (0..world.pages()).filter(|page| world.is_allowed(*page) && world.lives(*page, at)) {
         let (url, site) = (world.url(page), world.site_of(page));
@@ -175,7 +100,7 @@ async fn a_second_crawl_asks_for_what_changed() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn limits_end_a_crawl_and_calendars_do_not_hold_it() {
     let misbehaving = vec![("calendar.test".to_owned(), Misbehaviour::Calendar)];
-    let (web, _hand) = web(World::new(24, 30, BEGAN), misbehaving).await;
+    let (web, _hand) = web(World::new(24, 30, BEGAN), with(misbehaving)).await;
     let (dir, pages) = (tempfile::tempdir().unwrap(), Pages::default());
     let seed = Url::parse("http://calendar.test/day/0").unwrap();
     let mut few = settings(dir.path(), vec![seed.clone()]);
@@ -188,4 +113,85 @@ async fn limits_end_a_crawl_and_calendars_do_not_hold_it() {
     shallow.scope.depth_max = Some(3);
     assert_eq!(run(&web, shallow, &pages).await, Ok(Ended::Done));
     assert_eq!(pages.0.pages.lock().len(), 16, "days 0 to 15 are within three links");
+}
+
+/// One of each: the crawl comes to its end, has the pages of the others, and shows what went wrong by kind.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn everything_that_sites_do_wrong_is_bounded_counted_and_shown() {
+    let slow = Duration::from_secs(60);
+    let all = vec![
+        ("turns.test", Misbehaviour::EndlessRedirects),
+        ("file.test", Misbehaviour::RedirectTo("file:///etc/passwd".to_owned())),
+        ("inside.test", Misbehaviour::RedirectTo("http://10.1.2.3/".to_owned())),
+        ("bytes.test", Misbehaviour::SlowBytes(slow)),
+        ("head.test", Misbehaviour::SlowHead(slow)),
+        ("silent.test", Misbehaviour::Silent),
+        ("hangs.test", Misbehaviour::HangsUp),
+        ("garbage.test", Misbehaviour::Garbage),
+        ("heads.test", Misbehaviour::EndlessHead),
+        ("body.test", Misbehaviour::EndlessBody),
+        ("short.test", Misbehaviour::TooShort(10)),
+        ("long.test", Misbehaviour::TooLong(10)),
+        ("bomb.test", Misbehaviour::GzipBomb(256 << 20)),
+        ("gzip.test", Misbehaviour::BrokenGzip),
+        ("robots.test", Misbehaviour::HugeRobots(100 << 20)),
+        ("html.test", Misbehaviour::HtmlRobots),
+        ("error.test", Misbehaviour::RobotsStatus(500)),
+        ("round.test", Misbehaviour::RobotsRedirect("http://about.test/robots.txt".to_owned())),
+        ("about.test", Misbehaviour::RobotsRedirect("http://round.test/robots.txt".to_owned())),
+        ("busy.test", Misbehaviour::Status(503, None)),
+        ("mime.test", Misbehaviour::WrongMime),
+        ("calendar.test", Misbehaviour::Calendar),
+        ("entities.test", Misbehaviour::EntityBomb),
+        ("external.test", Misbehaviour::ExternalEntity),
+    ];
+    let mut seeds: Vec<Url> =
+        all.iter().map(|(host, _)| Url::parse(&format!("http://{host}/page")).unwrap()).collect();
+    seeds.push(Url::parse("http://nowhere.test/").unwrap());
+    let all = all.into_iter().map(|(host, how)| (host.to_owned(), how)).collect();
+    let (web, _hand) = web(World::new(25, 60, BEGAN), with(all)).await;
+    seeds.push(Url::parse(&web.world().url(0)).unwrap());
+    let (dir, pages, control) = (tempfile::tempdir().unwrap(), Pages::default(), Control::default());
+    let mut settings = settings(dir.path(), seeds);
+    settings.scope.depth_max = Some(8);
+    settings.tries_max = 2;
+    settings.fetch.politeness.back_off_max = Duration::from_millis(20);
+    settings.fetch.limits.head_time = Duration::from_millis(300);
+    settings.fetch.limits.idle_time = Duration::from_millis(300);
+    settings.fetch.limits.page_time = Duration::from_millis(800);
+    settings.fetch.limits.body_bytes_max = 1 << 20;
+    assert_eq!(steered(&web, settings, &pages, control.clone()).await.unwrap(), Ended::Done);
+    let progress = control.progress();
+    for kind in [
+        "redirects",
+        "private-address",
+        "time",
+        "protocol",
+        "long-head",
+        "content-coding",
+        "robots-unreachable",
+        "dns",
+        "entity-bomb",
+        "status-503",
+        "robots-long",
+        "robots-html",
+        "robots-redirects",
+        "wrong-type",
+        "short-body",
+        "long-body",
+        "slow-body",
+    ] {
+        assert!(progress.errors.get(kind).is_some_and(|count| *count > 0), "{kind}: {:?}", progress.errors);
+    }
+    assert!(progress.outside > 0, "what no crawler can fetch is outside of any crawl");
+    assert!(progress.cut >= 3, "slow bytes, a body without end and one too short are cut: {progress:?}");
+    let got = pages.0.pages.lock();
+    let of = |host: &str| got.keys().filter(|url| url.contains(host)).count();
+    assert!(
+        of("calendar.test") > 8 && of("calendar.test") < 64,
+        "as deep as the crawl goes: {}",
+        of("calendar.test")
+    );
+    assert!(of(&web.world().host(0)) > 0 && got.len() > 60, "{} pages", got.len());
+    assert_eq!(of("busy.test") + of("error.test") + of("nowhere.test"), 0);
 }

@@ -6,8 +6,10 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot read its data has failed, and says where")]
 
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
+use webbase_crawler::importance::workers::{Pace, Problem, Worker, solve};
 use webbase_crawler::importance::{
     FixedPoint, Graph, GraphBuilder, Grid, Interest, Method, Personalisation, Settings, Usefulness, both,
     importance, usefulness,
@@ -136,5 +138,29 @@ fn gauss_seidel_by_page_saves_two_scans_of_five() {
         let slices = rounds(Method::GaussSeidelSlices(16));
         eprintln!("ε = {epsilon:e}: power {power}, by slice {slices}, by page {seidel} scans");
         assert!(f64::from(seidel) <= 0.6 * f64::from(power), "ε = {epsilon:e}: {seidel} of {power}");
+    }
+}
+
+/// Fixed point `renorm`: two workers, in lock-step and each in its own time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn workers_find_the_fixed_point_renorm() {
+    let (name, pages) = ("cnr-2000", 325_557);
+    let (Some(graph), Some(expected)) = (graph(name, pages), reference(name, FixedPoint::Renormalised))
+    else {
+        return;
+    };
+    let (e, settings) = (Personalisation::uniform(pages), Settings::default());
+    let mut workers = Vec::new();
+    for _ in 0..2 {
+        workers.push(Worker::start((Ipv4Addr::LOCALHOST, 0).into()).await.unwrap());
+    }
+    let addresses: Vec<_> = workers.iter().map(Worker::address).collect();
+    for pace in [Pace::LockStep, Pace::Chaotic] {
+        let problem = Problem::Importance { e: &e };
+        let found = solve(&addresses, &graph, problem, None, pace, &settings).await.unwrap();
+        let off = distance(&found.solution.values, &expected);
+        let (rounds, sweeps) = (found.solution.rounds, found.sweeps);
+        eprintln!("{name} {pace:?}: {rounds} rounds after {sweeps:?} sweeps, {off:.1e} off");
+        assert!(found.solution.converged && off < 1e-9, "{pace:?}: {off:e} off");
     }
 }

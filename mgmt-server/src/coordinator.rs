@@ -18,6 +18,7 @@ use webbase_node::cycle::message::{
 };
 
 use webbase_node::plan::Index;
+use webbase_storage::PageKey;
 
 use crate::outcome::Tally;
 use crate::placement::Holding;
@@ -109,12 +110,14 @@ pub enum Command {
 }
 
 /// What came of a command.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// Done, or on its way for good.
     Done,
     /// The cycle has begun.
     CycleBegun(u64),
+    /// Done; but these pages, seen again, are removed by the running cycle.
+    Late(Vec<PageKey>),
 }
 
 /// Why a command or request is refused.
@@ -207,12 +210,6 @@ pub enum Refusal {
     TooMany {
         /// The limit.
         max: usize,
-    },
-    /// The pages are in a running cycle's removals: hand the pages over as new versions instead.
-    #[error("{pages} of the pages are being removed by the running cycle")]
-    BeingRemoved {
-        /// How many.
-        pages: usize,
     },
 }
 

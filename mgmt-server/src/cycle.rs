@@ -6,7 +6,7 @@
 //! ```
 
 use webbase_node::cycle::RangeSet;
-use webbase_node::cycle::message::{Changes, EpochSource, NodeId, Removal, Ticket};
+use webbase_node::cycle::message::{Changes, EpochSource, NodeId, Ticket};
 
 use crate::coordinator::{Action, Answer, Command, Coordinator, Decision, Refusal, View, Waiting};
 use crate::state::{CommitRecord, Cycle, CyclePhase, State};
@@ -144,10 +144,7 @@ impl Coordinator {
                 update.passed_cycle = ticket.cycle;
             }
         }
-        let gone = |r: &Removal| cycle.changes.removals.contains(r);
-        state.removals.retain(|r| !gone(r));
-        state.due.retain(|d| !gone(&d.page));
-        state.seen.retain(|s| !cycle.changes.seen.contains(s));
+        state.note_done(&cycle.changes.removals, &cycle.changes.seen);
         state.committed = cycle.target;
         state.kept.push(cycle.target);
         state.commits.retain(|c| !c.confirmed);
@@ -310,7 +307,7 @@ impl Coordinator {
     }
 
     /// What the cycle removes and renews: what was asked for, and what has been due since the cycle before.
-    fn changes(&self, cycle: u64) -> Changes {
+    pub(crate) fn changes(&self, cycle: u64) -> Changes {
         let due = self.state.due.iter().filter(|d| d.given_cycle + 1 < cycle).map(|d| d.page);
         let max = self.settings.changes_max;
         Changes {

@@ -14,7 +14,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use webbase_node::cycle::message::{NodeId, ToNode};
 use webbase_node::link::{Hello, ManagementSays, NodeSays};
 use webbase_node::plan::{Addresses, Ask, NodeFigures, Repository, Told};
-use webbase_node::wire::message;
+use webbase_node::wire::message::{self, Key};
 use webbase_storage::Stats;
 
 use crate::assigner::Assigner;
@@ -525,6 +525,7 @@ fn told(answer: Result<Answer, Refusal>) -> Told {
     match answer {
         Ok(Answer::Done) => Told::Done,
         Ok(Answer::CycleBegun(cycle)) => Told::CycleBegun(cycle),
+        Ok(Answer::Late(pages)) => Told::Late(pages.into_iter().map(Key::from).collect()),
         Err(refusal) => Told::Refused(refusal.to_string()),
     }
 }

@@ -13,6 +13,7 @@ mod coordinator;
 mod cycle;
 mod database;
 mod error;
+mod expiry;
 mod hub;
 mod indexes;
 mod leases;

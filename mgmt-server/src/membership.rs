@@ -3,7 +3,7 @@
 use webbase_node::cycle::message::NodeId;
 
 use crate::coordinator::{Action, Answer, Command, Coordinator, Decision, Refusal};
-use crate::state::{DuePage, NodeEntry, State, UpdateEntry};
+use crate::state::{NodeEntry, State, UpdateEntry};
 
 impl Coordinator {
     /// Declares nodes down and up. Plans change with it, the placement does not.
@@ -37,22 +37,14 @@ impl Coordinator {
         let place = self.waiting.iter().position(|w| is_list(&w.command))?;
         let waiting = self.waiting.remove(place);
         let mut state = self.state.clone();
+        let mut answer = Answer::Done;
         let max = self.settings.changes_max;
         match waiting.command {
             Command::Remove(pages) => state.removals.extend(pages),
-            Command::Due(pages) => {
-                let given_cycle = state.last_cycle;
-                state.due.extend(pages.into_iter().map(|page| DuePage { page, given_cycle }));
-            }
+            Command::Due(pages) => state.note_due(pages),
             Command::Seen(seen) => {
-                let removals = state.cycle.as_ref().map_or(&[][..], |c| &c.changes.removals);
-                let late = seen.iter().filter(|s| removals.iter().any(|r| r.key == s.key)).count();
-                if late > 0 {
-                    actions.push(Action::Answer(waiting.id, Err(Refusal::BeingRemoved { pages: late })));
-                    return None;
-                }
-                state.due.retain(|due| !seen.iter().any(|s| s.key == due.page.key));
-                state.seen.extend(seen);
+                let late = state.note_seen(seen);
+                answer = if late.is_empty() { Answer::Done } else { Answer::Late(late) };
             }
             _ => {}
         }
@@ -60,7 +52,7 @@ impl Coordinator {
             actions.push(Action::Answer(waiting.id, Err(Refusal::TooMany { max })));
             return None;
         }
-        Some(Decision { state, answers: vec![(waiting.id, Ok(Answer::Done))] })
+        Some(Decision { state, answers: vec![(waiting.id, Ok(answer))] })
     }
 
     /// Changes the table and the placement: never while a cycle runs.

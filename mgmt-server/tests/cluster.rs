@@ -11,7 +11,7 @@ use webbase_mgmt_server::{Distribution, ManagementServer, ServerOptions, Update}
 use webbase_node::cycle::message::{Removal, SeenAgain};
 use webbase_node::plan::CycleEnd;
 use webbase_node::{Cluster, Role};
-use webbase_storage::{Organization, Page};
+use webbase_storage::{Organization, Page, PageKey};
 
 const LOGS: (Organization, Organization) = (Organization::Log, Organization::Log);
 
@@ -202,6 +202,43 @@ async fn pages_that_are_due_and_not_seen_again_go_and_stay_away() {
     let again = cluster.due_list(30_000, 1000).await.unwrap();
     let keys = |pages: &[Removal]| pages.iter().map(|p| p.key).collect::<std::collections::BTreeSet<_>>();
     assert_eq!(keys(&again), keys(&due[..10]));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_copied_replica_knows_what_was_seen_again() {
+    for organization in [Organization::Log, Organization::Hash] {
+        let mut repository = start(2, (Organization::Log, organization), &["u1", "r1", "r2"]).await;
+        let cluster = repository.client().await;
+        repository.until_known(&cluster, 3).await;
+        let urls: Vec<String> = (0..40).map(|n| format!("http://short.example/{n}")).collect();
+        let page = |url| Page { url, fetched_at_ms: 1000, lifetime_s: 10, ..Page::default() };
+        let batch: Vec<Page<'_>> = urls.iter().map(|url| page(url)).collect();
+        cluster.add(&batch).await.unwrap().all().unwrap();
+        cluster.cycle(|_| {}).await.unwrap();
+        let keys: Vec<_> = urls.iter().map(|url| cluster.page_key(url).unwrap()).collect();
+        let seen = |(n, key): (usize, &_)| SeenAgain {
+            key: *key,
+            at_ms: 20_000,
+            lifetime_s: if n % 2 == 0 { 10 } else { 0 },
+        };
+        let seen: Vec<SeenAgain> = keys.iter().enumerate().map(seen).collect();
+        cluster.seen(&seen).await.unwrap();
+        let generation = cluster.cycle(|_| {}).await.unwrap();
+        // A new node takes the place of one that leaves: its pages are copies.
+        repository.start_node("r3").await;
+        repository.until_known(&cluster, 4).await;
+        let first = repository.nodes["r1"].id();
+        cluster.drain(first).await.unwrap();
+        until(&cluster, "the drained node is gone", |s| s.nodes.iter().all(|n| n.id != first)).await;
+        let copy = repository.node_client("r3").await;
+        assert_eq!(copy.due(generation, 29_999, 1000).await.unwrap().len(), 0, "{organization}");
+        let due = copy.due(generation, 30_000, 1000).await.unwrap();
+        let mut due: Vec<PageKey> = due.iter().map(|entry| entry.key.into()).collect();
+        let mut expected: Vec<PageKey> = keys.iter().step_by(2).copied().collect();
+        due.sort_unstable();
+        expected.sort_unstable();
+        assert_eq!(due, expected, "{organization}");
+    }
 }
 
 async fn check_stream_count(cluster: &Cluster, expected: usize) {

@@ -1,4 +1,4 @@
-//! Everything here that parses foreign bytes, for the fuzz target in `fuzz/` and for a short run in the ordinary tests.
+//! Everything here that parses foreign bytes, for the fuzz targets in `fuzz/` and for a short run in the ordinary tests.
 
 use bytes::Bytes;
 
@@ -69,6 +69,25 @@ fn control_messages(payload: &[u8]) {
     let _ = (message::decode::<ManagementSays>(payload), message::decode::<Told>(payload));
 }
 
+/// Bytes as what a node keeps in small files (its own, tombstones, runs), as tombstones of another node, and as the cursor of
+/// a repository's stream; as they are, and with a checksum that holds.
+pub fn node_files(data: &[u8]) {
+    let mut summed = data.to_vec();
+    summed.extend_from_slice(&webbase_storage::crc64(data).to_le_bytes());
+    for bytes in [data, &summed] {
+        crate::host::fuzz_files(bytes);
+        for prefix in ["w1", "w2"] {
+            let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+            if let Ok(cursor) = format!("{prefix}{hex}").parse::<crate::StreamCursor>() {
+                assert_eq!(cursor.to_string().parse::<crate::StreamCursor>().ok(), Some(cursor));
+            }
+        }
+    }
+    if let Ok(text) = std::str::from_utf8(data) {
+        let _ = text.parse::<crate::StreamCursor>();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -80,6 +99,17 @@ mod tests {
         #[test]
         fn arbitrary_bytes_harm_nobody(data in proptest::collection::vec(any::<u8>(), 0..400)) {
             frames(&data);
+            node_files(&data);
+        }
+
+        #[test]
+        fn damaged_files_harm_nobody(at in any::<usize>(), mask in any::<u8>(), cut in 0..60_usize) {
+            for mut data in crate::host::fuzz_samples() {
+                let len = data.len();
+                data[at % len] ^= mask;
+                data.truncate(len - cut.min(len));
+                node_files(&data);
+            }
         }
 
         #[test]

@@ -30,6 +30,7 @@
 mod background;
 mod client;
 mod cluster;
+mod connection_threads;
 mod control;
 pub mod cycle;
 mod error;
@@ -51,6 +52,7 @@ pub use cluster::{
     Adds, Cluster, ClusterSettings, ClusterStream, Found, How, PublishImportance, StreamCursor, UrlCount,
     UrlReader,
 };
+pub use connection_threads::ConnectionThreads;
 pub use control::{Control, ControlReceiver, ControlSender, MESSAGE_BYTES_MAX};
 pub use error::{NodeError, Result, Retry};
 pub use host::{EPOCH, Host, HostOptions, Role, Scrub};

@@ -353,12 +353,21 @@ impl Management {
         self.list(pages, Ask::Due).await
     }
 
-    /// Says that the crawler saw these again, or could not verify them.
+    /// Says that the crawler saw these again, or could not verify them. Returns those for which that came too late: the
+    /// running cycle removes them, and adding them again brings them back.
     ///
     /// # Errors
     /// As for [`Management::ask`].
-    pub async fn seen(&self, pages: &[SeenAgain]) -> Result<()> {
-        self.list(pages, Ask::Seen).await
+    pub async fn seen(&self, pages: &[SeenAgain]) -> Result<Vec<PageKey>> {
+        let mut late = Vec::new();
+        for some in pages.chunks(LIST_MAX) {
+            match self.ask(Ask::Seen(some.to_vec())).await? {
+                Told::Done => {}
+                Told::Late(pages) => late.extend(pages.into_iter().map(PageKey::from)),
+                told => return self.unexpected(&told),
+            }
+        }
+        Ok(late)
     }
 
     /// The ranges of pages that will be added, under the distribution `uniform`: a page that has none gets one, for ever.

@@ -237,6 +237,8 @@ pub enum Told {
     Pages(Vec<(Key, u16)>),
     /// It cannot be said now, and why; asking again helps.
     NotYet(String),
+    /// It is done; but these pages, seen again, are removed by the running cycle.
+    Late(Vec<Key>),
 }
 
 /// How the repository stands.

@@ -6,7 +6,7 @@
 
 mod common;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,11 +18,11 @@ use tempfile::TempDir;
 use webbase_node::cycle::RangeMap;
 use webbase_node::cycle::message::NodeId;
 use webbase_node::plan::{self, AddPlan, Ask, Lease, ReadPlan, Repository, Told, Update};
-use webbase_node::wire::message::{self, Entry, Fault};
+use webbase_node::wire::message::{self, Code, Entry, Fault, StreamOrder};
 use webbase_node::wire::ranges::RangeSet;
 use webbase_node::{
-    Answer, Cluster, ClusterSettings, Control, NodeError, NotAdded, Pages, Server, Service, Settings,
-    StorePages,
+    Answer, Cluster, ClusterSettings, Control, How, NodeError, NotAdded, Pages, Server, Service, Settings,
+    StorePages, StreamCursor,
 };
 use webbase_storage::{
     Added, Compacted, Compression, Dictionary, Organization, Page, PageId, PageKey, PageStore, PageStream,
@@ -217,6 +217,11 @@ fn answer(says: &mut Says, ask: &Ask) -> Told {
             says.leases_open += 1;
             let lease = Lease { id: 7, generation: says.generation, period_ms: says.lease_ms };
             Told::Lease(lease, read, addresses)
+        }
+        Ask::LeaseOn { generation } => {
+            says.leases_open += 1;
+            let lease = Lease { id: 7, generation: *generation, period_ms: says.lease_ms };
+            Told::Lease(lease, ReadPlan { generation: *generation, ..read }, addresses)
         }
         Ask::RenewLease { .. } if says.refuse_renewal => Told::Refused("the generation has to go".into()),
         Ask::RenewLease { id, generation } => {
@@ -594,6 +599,54 @@ async fn stream_all(cluster: &Cluster) -> (usize, usize) {
         assert!(seen.insert(n, ()).is_none(), "page {n} came twice");
     }
     (seen.len(), errors)
+}
+
+#[tokio::test]
+async fn a_stream_in_an_order_goes_on_where_its_generation_is() {
+    let (_management, first, second, cluster) = two_nodes(Organization::Log, Organization::Log).await;
+    let by_id = || webbase_node::wire::spec::StreamSpec::all().ordered(StreamOrder::Id);
+    first.generation.store(2, Ordering::SeqCst); // it has moved on, and let the old one go
+    let mut stream = cluster.select(by_id(), How::default()).await.unwrap();
+    let mut keys = Vec::new();
+    while let Some(record) = stream.next().await {
+        keys.push(record.unwrap().get().key());
+    }
+    assert_eq!(keys.len(), 1000);
+    assert!(keys.is_sorted());
+    // When nobody has it there is nothing to wait for.
+    second.generation.store(2, Ordering::SeqCst);
+    let mut stream = cluster.select(by_id(), How::default()).await.unwrap();
+    let refused = stream.next().await.unwrap().unwrap_err();
+    assert!(
+        matches!(&refused, NodeError::Refused { fault, .. } if fault.code == Code::Generation),
+        "{refused}"
+    );
+}
+
+#[tokio::test]
+async fn a_shared_scan_whose_node_is_gone_says_so_and_goes_on_from_the_start_of_its_ranges() {
+    let (management, mut first, second, _) = two_nodes(Organization::Log, Organization::Log).await;
+    // All pages come from the first node, so that the cursor needs it.
+    management.place(&[&first]);
+    let cluster = management.client().await;
+    let how = How { shared: true, direct: false };
+    let mut stream = cluster.select(webbase_node::wire::spec::StreamSpec::all(), how).await.unwrap();
+    let mut taken = HashSet::new();
+    for _ in 0..600 {
+        taken.insert(stream.next().await.unwrap().unwrap().get().key());
+    }
+    let cursor: StreamCursor = stream.cursor().unwrap().to_string().parse().unwrap();
+    drop(stream);
+    first.kill().await;
+    management.place(&[&second]);
+    // Waiting for the node would end with another error.
+    let lost = cluster.resume(&cursor).await.map(|_| ()).unwrap_err();
+    assert!(matches!(lost, NodeError::StreamLost { .. }), "{lost}");
+    let mut stream = cluster.go_on(&cursor).await.unwrap();
+    while let Some(record) = stream.next().await {
+        taken.insert(record.unwrap().get().key());
+    }
+    assert_eq!(taken.len(), 1000, "some came twice, none was skipped");
 }
 
 #[tokio::test]

@@ -125,6 +125,32 @@ async fn a_reader_that_stops_holds_little_and_can_go_on() {
 }
 
 #[tokio::test]
+async fn a_multi_lookup_is_made_as_it_is_read() {
+    let node = Node::start().await;
+    node.fill(0..300, 100_000);
+    let keys = (0..300).map(|n| common::key().page_key(&url(n)).unwrap().into()).collect();
+    let mut raw = Raw::connect(node.address()).await;
+    raw.send(&hello_frame(1, 1, &Hello { credit_bytes: 512 << 10, ..hello() })).await;
+    raw.next().await.expect("a welcome");
+    raw.send(&open_frame(1, true, &Request::LookupMany { generation: 0, keys })).await;
+    let (mut bytes, mut ended) = (0, false);
+    while bytes < 300_000 {
+        bytes += raw.next().await.unwrap().0.length;
+    }
+    let looked_up = node.server.load().lookups_answered;
+    assert!(looked_up < 100, "{looked_up} pages wait for a client that has credit for five");
+    raw.send(&frame(Header::new(Kind::Credit, 1, 4), &bytes.to_le_bytes())).await;
+    while !ended {
+        let (header, _) = raw.next().await.unwrap();
+        ended = header.flags & END != 0;
+        bytes += header.length;
+        raw.send(&frame(Header::new(Kind::Credit, 1, 4), &header.length.max(64).to_le_bytes())).await;
+    }
+    assert!(bytes > 300 * 100_000);
+    assert_eq!(node.server.load().lookups_answered, 300);
+}
+
+#[tokio::test]
 async fn a_peer_that_never_reads_costs_a_bounded_amount_and_ends() {
     let mut settings = Settings::default();
     settings.limits.dead_after = Duration::from_millis(400);

@@ -123,7 +123,9 @@ pub enum StorageError {
     BadRecord(#[from] crate::record::RecordError),
 
     /// A body that does not unpack to what its record says.
-    #[error("the body of {url} does not unpack: {what}")]
+    #[error(
+        "the body of {url} does not unpack: {what}; read it from another replica, or fetch the page again and add it"
+    )]
     Unpack {
         /// The page's URL.
         url: String,

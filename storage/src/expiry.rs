@@ -11,7 +11,7 @@
 //! | could not verify | `seen` with a short lifetime ([`SHORT_LIFE_S`]) | a short new life |
 //! | nothing, until the cycle ends | `remove_unseen` with the list | deleted |
 
-use crate::page::PageKey;
+use crate::page::{PageKey, Version};
 
 /// The new life of a page that could not be verified: one day.
 pub const SHORT_LIFE_S: u32 = 24 * 3600;
@@ -32,6 +32,14 @@ pub struct Seen {
     pub lifetime_s: u32,
 }
 
+impl Seen {
+    /// What has to be said of a page for it to be due at a moment; 2^64-1 is never.
+    pub fn until(key: PageKey, deadline_ms: u64) -> Seen {
+        let lifetime_s = u32::from(deadline_ms != u64::MAX);
+        Seen { key, at_ms: deadline_ms.saturating_sub(1000), lifetime_s }
+    }
+}
+
 /// A page past its deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Due {
@@ -39,4 +47,15 @@ pub struct Due {
     pub deadline_ms: u64,
     /// Which page.
     pub key: PageKey,
+}
+
+/// A page whose deadline is not its record's any more, because it was seen again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Renewed {
+    /// Which page.
+    pub key: PageKey,
+    /// In which version.
+    pub version: Version,
+    /// When it is due now; 2^64-1 is never.
+    pub deadline_ms: u64,
 }

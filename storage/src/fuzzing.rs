@@ -13,7 +13,7 @@ use crate::{Codec, Cursor, Dictionaries, RecordRef, Trust, catalog, index, log, 
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 10] = [
+pub const TARGETS: [Target; 11] = [
     ("record", record),
     ("cursor", cursor),
     ("url", canonical_url),
@@ -24,6 +24,7 @@ pub const TARGETS: [Target; 10] = [
     ("leaf", leaf),
     ("segment", segment),
     ("url_rows", url_rows),
+    ("store_files", store_files),
 ];
 
 /// Bytes as a record: what parses is exactly as long as it says, and its fields are inside it.
@@ -139,6 +140,25 @@ pub fn url_rows(data: &[u8]) {
         assert_eq!(crate::urls::decode_rows(&again), Ok(rows));
     }
     crate::urls::fuzz_index(data);
+}
+
+/// Bytes as the small files of a store: its name, deadlines, a journal; as they are, and with a checksum that holds.
+pub fn store_files(data: &[u8]) {
+    let disk = SimDisk::new();
+    let dir = Path::new("/store");
+    let put = |name: &str, content: &[u8]| {
+        let _ = crate::disk::replace_file(&disk, &dir.join(name), content);
+    };
+    let mut summed = data.to_vec();
+    summed.extend_from_slice(&crate::crc64(data).to_le_bytes());
+    for content in [data, &summed] {
+        put("STORE", content);
+        put("deadlines-1", content);
+        put("journal-1", content);
+        let _ = crate::identity::Identity::read(&disk, dir);
+        log::fuzz_deadlines(&disk, dir);
+        ranges::fuzz_journal(&disk, dir);
+    }
 }
 
 #[cfg(test)]

@@ -62,7 +62,7 @@ use std::sync::Arc;
 
 pub use codec::{Codec, Compression, Dictionaries, Dictionary};
 pub use error::{Result, StorageError};
-pub use expiry::{Due, SHORT_LIFE_S, Seen, deadline_ms};
+pub use expiry::{Due, Renewed, SHORT_LIFE_S, Seen, deadline_ms};
 pub use packer::pack_page;
 pub use page::{Page, PageId, PageKey, RepositoryKey, Version};
 pub use record::{

@@ -11,6 +11,9 @@
 //!    healed with the same record from another store.
 //! 5. An `add` that refuses a page stages nothing of its batch. A failed write drops everything staged since the last
 //!    commit, and that commit says so; the store goes on. A failed sync ends writing until the store is reopened.
+//!    A failed *commit* says so itself, and no later one does again: what any thread had staged is gone with it. So one
+//!    thread at a time stages and commits; or those that share a store count the failures that any of them met, and add
+//!    again whatever was staged before the last one (the node's server does that).
 //! 6. A kept generation shows exactly the pages the store had when it was kept, whatever is added, deleted, compacted or
 //!    rolled back later, across restarts and crashes, until it is dropped.
 
@@ -18,10 +21,11 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use crate::codec::{Compression, Dictionaries};
 use crate::error::{Result, StorageError};
-use crate::expiry::{Due, Seen};
+use crate::expiry::{Due, Renewed, Seen};
 use crate::page::{Page, PageId, PageKey, RepositoryKey};
 use crate::record::Record;
 use crate::snapshot::{self, Snapshot};
@@ -91,6 +95,8 @@ pub struct Options {
     /// log: bytes of memory for records that were looked up, all overhead counted; 0 for none. The system's page cache
     /// keeps records too, but what comes from there is verified each time, and unpacked each time it is asked for.
     pub cache_bytes: u64,
+    /// Goes up by the bytes that `verify` and `repair` have read, while they do: for whoever watches.
+    pub checked_bytes: Arc<AtomicU64>,
 }
 
 impl Default for Options {
@@ -105,6 +111,7 @@ impl Default for Options {
             log_bytes: 10 << 20,
             buffer_bytes: 64 << 20,
             cache_bytes: 64 << 20,
+            checked_bytes: Arc::default(),
         }
     }
 }
@@ -403,8 +410,8 @@ pub trait PageStore: Send + Sync {
     /// Makes everything staged durable and visible. Threads that commit at the same time share one sync.
     ///
     /// # Errors
-    /// When the disk fails: nothing staged since the last commit is stored then. After a failed sync the store takes no
-    /// more writes.
+    /// When the disk fails: nothing staged since the last commit is stored then, whoever staged it (rule 5). After a failed
+    /// sync the store takes no more writes.
     fn commit(&self) -> Result<()>;
 
     /// The record of the page with this key.
@@ -516,6 +523,13 @@ pub trait PageStore: Send + Sync {
     /// # Errors
     /// When they cannot be read.
     fn due(&self, now_ms: u64, limit: usize) -> Result<Vec<Due>>;
+
+    /// Pages of a kept generation that were seen again, about `limit` of them, and where the next call goes on, if there are
+    /// more: places begin with 0 and mean nothing else.
+    ///
+    /// # Errors
+    /// When the generation is not kept, or they cannot be read.
+    fn renewed(&self, generation: u64, from: u64, limit: usize) -> Result<(Vec<Renewed>, Option<u64>)>;
 
     /// Stages the removal of those pages of an earlier due list that are still due, and returns how many.
     ///

@@ -101,6 +101,44 @@ fn a_deadline_is_fetch_time_plus_lifetime_and_none_without_one() {
     assert_eq!(deadline_ms(u64::MAX - 1, 1), Some(u64::MAX));
 }
 
+/// Pages of a kept generation that were seen again, a few at a time, with their deadlines.
+fn renewed(store: &dyn PageStore, generation: u64, limit: usize) -> Vec<(PageKey, u64)> {
+    let (mut all, mut from) = (Vec::new(), Some(0));
+    while let Some(place) = from {
+        let (some, next) = store.renewed(generation, place, limit).unwrap();
+        all.extend(some.iter().map(|page| (page.key, page.deadline_ms)));
+        from = next;
+    }
+    all.sort_unstable();
+    all
+}
+
+#[test]
+fn a_kept_generation_tells_what_was_seen_again_in_it() {
+    on_every_store(|test| {
+        test.store.keep_generation(1).unwrap();
+        test.store.seen(&[seen(9, 50, 30), seen(8, 50, 0), seen(7, 50, 1)]).unwrap();
+        test.store.commit().unwrap();
+        test.store.keep_generation(2).unwrap();
+        test.store.seen(&[seen(9, 90, 30), seen(6, 90, 30)]).unwrap();
+        test.store.delete(&[key(7)]).unwrap();
+        test.store.commit().unwrap();
+        let test = test.again();
+        let mut expected = vec![(key(9), 80_000), (key(8), u64::MAX), (key(7), 51_000)];
+        expected.sort_unstable();
+        for limit in [1, 2, 100] {
+            assert_eq!(renewed(&*test.store, 1, limit), []);
+            assert_eq!(renewed(&*test.store, 2, limit), expected);
+        }
+        assert!(test.store.renewed(3, 0, 1).is_err(), "it is not kept");
+        // Said of the same pages elsewhere it makes the same deadlines.
+        let said: Vec<Seen> = expected.iter().map(|(key, ms)| Seen::until(*key, *ms)).collect();
+        for (seen, (_, ms)) in said.iter().zip(&expected) {
+            assert_eq!(deadline_ms(seen.at_ms, seen.lifetime_s).unwrap_or(u64::MAX), *ms);
+        }
+    });
+}
+
 #[test]
 fn being_seen_gives_new_life_once_committed() {
     on_every_store(|test| {

@@ -1,7 +1,7 @@
 //! Builds an inverted index: which pages have which word. Pages come in URL order, so the lists are sorted as they grow; the
 //! cursor is what a long-running builder would keep to go on after a crash.
 //!
-//! `cargo run -p webbase-stream --example inverted_index [ADDRESS OF A MANAGEMENT SERVER]`
+//! `cargo run -p webbase-stream --example inverted_index [ADDRESS OF A MANAGEMENT SERVER [WORD…]]`
 
 mod demo;
 
@@ -43,8 +43,16 @@ async fn main() -> Result<(), Failed> {
         }
     }
     println!("{} words in {} pages of generation {}", index.len(), urls.len(), stream.generation());
-    for number in index.get("zebra").into_iter().flatten().take(5) {
-        println!("zebra: {}", urls.get(*number as usize).map_or("", String::as_str));
+    let mut words: Vec<String> = std::env::args().skip(2).map(|word| word.to_lowercase()).collect();
+    if words.is_empty() {
+        words.push("zebra".to_owned());
+    }
+    for word in words {
+        let pages = index.get(&word).map(Vec::as_slice).unwrap_or_default();
+        println!("{word}: {} pages", pages.len());
+        for number in pages.iter().take(5) {
+            println!("  {}", urls.get(*number as usize).map_or("", String::as_str));
+        }
     }
 
     // As if it had crashed after page 100: exactly the rest comes.

@@ -5,7 +5,8 @@
 //! | [`Repository`] | lookups by URL, streams, adds |
 //! | [`RecordStream`], [`PageStream`], [`BatchStream`] | many pages, as `futures` streams: records, unpacked, or many at a time |
 //! | [`PageAdder`] | batched, acknowledged |
-//! | [`extract`] | one scan, many handlers: titles, text, dates |
+//! | [`extract`] | one scan, many handlers: titles, text, dates, links |
+//! | [`http`] | stored HTTP answers: fields of their heads, bodies without codings |
 //! | [`warc`] | the format in which the web-archive world hands pages over |
 //!
 //! What a stream sends is a [`StreamSpec`]; nodes select before they send. `examples/` has programs to begin with: counting
@@ -28,6 +29,7 @@
 
 mod add;
 pub mod extract;
+pub mod http;
 mod page;
 mod page_stream;
 mod repository;

@@ -49,6 +49,8 @@ pub enum Misbehaviour {
     HtmlRobots,
     /// A robots file that gets this status; pages are well.
     RobotsStatus(u16),
+    /// A robots file that redirects to a URL; pages are well.
+    RobotsRedirect(String),
     /// A robots file with this text.
     RobotsText(String),
     /// Every page gets this status, with `Retry-After` in seconds.
@@ -59,6 +61,8 @@ pub enum Misbehaviour {
     Calendar,
     /// An XML document whose entities unfold without end.
     EntityBomb,
+    /// An XML document whose definition, `/page.dtd`, comes under a type of its own.
+    ForeignPart,
     /// An XML document with an external entity that names a file of the reader's machine.
     ExternalEntity,
 }
@@ -88,6 +92,7 @@ async fn misbehave(how: &Misbehaviour, served: &Served, to: &mut TcpStream) -> s
             Misbehaviour::HugeRobots(_)
             | Misbehaviour::HtmlRobots
             | Misbehaviour::RobotsStatus(_)
+            | Misbehaviour::RobotsRedirect(_)
             | Misbehaviour::RobotsText(_),
             "/robots.txt",
         ) => robots(how, to).await,
@@ -130,13 +135,23 @@ async fn whole(
 async fn robots(how: &Misbehaviour, to: &mut TcpStream) -> std::io::Result<u16> {
     match how {
         Misbehaviour::HugeRobots(bytes) => {
-            let mut body = b"User-agent: *\nDisallow: /private/\n".to_vec();
-            while body.len() < *bytes {
-                body.extend_from_slice(format!("Disallow: /never/{}\n", body.len()).as_bytes());
+            // Its head and its first rules come at once, however long it is.
+            let rules = b"User-agent: *\nDisallow: /private/\n";
+            let told = [("Content-Length", bytes.max(&rules.len()).to_string())];
+            whole(to, 200, "text/plain", &told, rules).await?;
+            let more = b"Disallow: /never/again\n".repeat(1000);
+            let mut left = bytes.saturating_sub(rules.len());
+            while left > 0 {
+                let some = more.get(..left).unwrap_or(&more);
+                to.write_all(some).await?;
+                left -= some.len();
             }
-            whole(to, 200, "text/plain", &[], &body).await
+            Ok(200)
         }
         Misbehaviour::RobotsStatus(status) => whole(to, *status, "text/plain", &[], b"no\n").await,
+        Misbehaviour::RobotsRedirect(to_url) => {
+            whole(to, 301, "text/plain", &[("Location", to_url.clone())], b"").await
+        }
         Misbehaviour::RobotsText(text) => whole(to, 200, "text/plain", &[], text.as_bytes()).await,
         _ => {
             whole(to, 200, "text/html", &[], b"<html><body>Disallow: all of it? No: a page.</body></html>")
@@ -182,7 +197,8 @@ async fn page(how: &Misbehaviour, path: &str, to: &mut TcpStream) -> std::io::Re
         }
         Misbehaviour::TooShort(bytes) => {
             let told = (some.len() + bytes).to_string();
-            whole(to, 200, HTML, &[("Content-Length", told)], some.as_bytes()).await
+            let more = [("Content-Length", told), ("ETag", "\"whole\"".to_owned())];
+            whole(to, 200, HTML, &more, some.as_bytes()).await
         }
         Misbehaviour::TooLong(bytes) => {
             let body = format!("{some}{}", "y".repeat(*bytes));
@@ -208,6 +224,13 @@ async fn page(how: &Misbehaviour, path: &str, to: &mut TcpStream) -> std::io::Re
             whole(to, 200, HTML, &[], format!("<html><body>{links}</body></html>").as_bytes()).await
         }
         Misbehaviour::EntityBomb => whole(to, 200, "application/xml", &[], entity_bomb().as_bytes()).await,
+        Misbehaviour::ForeignPart if path.ends_with(".dtd") => {
+            whole(to, 200, "application/xml-dtd", &[], b"<!ELEMENT a (#PCDATA)>\n").await
+        }
+        Misbehaviour::ForeignPart => {
+            let body = "<?xml version=\"1.0\"?>\n<!DOCTYPE a SYSTEM \"/page.dtd\">\n<a>some</a>\n";
+            whole(to, 200, "application/xml", &[], body.as_bytes()).await
+        }
         Misbehaviour::ExternalEntity => {
             let body = "<?xml version=\"1.0\"?>\n<!DOCTYPE a [<!ENTITY e SYSTEM \"file:///etc/passwd\">]>\n<a>&e;</a>\n";
             whole(to, 200, "application/xml", &[], body.as_bytes()).await

@@ -26,7 +26,7 @@ use crate::clock::Clock;
 use crate::misbehaviour::{self, Misbehaviour};
 use crate::world::World;
 
-/// How many visits the log keeps; the oldest are forgotten.
+/// How many visits the log keeps unless it is said.
 const VISITS_MAX: usize = 1_000_000;
 
 /// How a world is served.
@@ -38,6 +38,8 @@ pub struct Serving {
     pub latency: Duration,
     /// Hosts beside the world's that misbehave, and how.
     pub misbehaving: Vec<(String, Misbehaviour)>,
+    /// How many visits the log keeps, the oldest being forgotten; a million if not said.
+    pub visits_max: Option<usize>,
 }
 
 /// A request that came in.
@@ -76,6 +78,7 @@ pub(crate) struct Served {
     latency: Duration,
     since: Instant,
     visits: Mutex<VecDeque<Visit>>,
+    visits_max: usize,
 }
 
 impl WebBox {
@@ -90,6 +93,7 @@ impl WebBox {
             latency: serving.latency,
             since: Instant::now(),
             visits: Mutex::default(),
+            visits_max: serving.visits_max.unwrap_or(VISITS_MAX).max(1),
         });
         let mut tasks = JoinSet::new();
         let mut addresses: Vec<SocketAddr> = Vec::new();
@@ -149,7 +153,7 @@ impl Served {
 
     pub(crate) fn log(&self, visit: Visit) {
         let mut visits = self.visits.lock();
-        if visits.len() >= VISITS_MAX {
+        if visits.len() >= self.visits_max {
             visits.pop_front();
         }
         visits.push_back(visit);

@@ -6,6 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
+use reqwest::header::CONTENT_TYPE;
 use reqwest::{RequestBuilder, Response, StatusCode, Url};
 use serde_json::Value;
 use webbase::gateway::{self, Running};
@@ -18,6 +19,9 @@ use crate::exit::Failure;
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 /// Nothing comes for so long: it will not come.
 const PAUSE_LIMIT: Duration = Duration::from_secs(120);
+
+/// A longer query is sent in a body.
+const QUERY_BYTES_MAX: usize = 4 << 10;
 
 /// Where a repository is.
 #[derive(clap::Args)]
@@ -143,6 +147,20 @@ impl Repository {
     /// A question.
     pub(crate) fn get(&self, path: &str, parameters: &[(&str, &str)]) -> RequestBuilder {
         self.authorized(self.client.get(self.url(path, parameters)))
+    }
+
+    /// A question that may be too long for a URL: it is then asked in a body. Servers and proxies differ in what they take, but all
+    /// take a few kilobytes.
+    pub(crate) fn get_long(&self, path: &str, parameters: &[(&str, &str)]) -> RequestBuilder {
+        let url = self.url(path, parameters);
+        match url.query() {
+            Some(query) if query.len() > QUERY_BYTES_MAX => {
+                let form = query.to_owned();
+                let request = self.client.post(self.url(path, &[])).body(form);
+                self.authorized(request.header(CONTENT_TYPE, "application/x-www-form-urlencoded"))
+            }
+            _ => self.authorized(self.client.get(url)),
+        }
     }
 
     /// A command.

@@ -1,7 +1,10 @@
 //! What the program says of its work, on stderr.
 
 use clap::ValueEnum;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{Layer, fmt};
 
 /// How traces are written.
 #[derive(Clone, Copy, ValueEnum)]
@@ -26,12 +29,14 @@ pub(crate) struct Traces {
 
 impl Traces {
     pub(crate) fn start(&self) {
-        let which = EnvFilter::try_from_env("WEBBASE_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
-        let traces = tracing_subscriber::fmt().with_writer(std::io::stderr).with_env_filter(which);
-        let started = match self.log {
-            Form::Text => traces.with_ansi(console::user_attended_stderr()).try_init(),
-            Form::Json => traces.json().try_init(),
+        let which = std::env::var("WEBBASE_LOG").ok().and_then(|text| text.parse::<Targets>().ok());
+        let which = which.unwrap_or_else(|| Targets::new().with_default(LevelFilter::WARN));
+        let layer = fmt::layer().with_writer(std::io::stderr);
+        let layer = match self.log {
+            Form::Text => layer.with_ansi(console::user_attended_stderr()).boxed(),
+            Form::Json => layer.json().boxed(),
         };
+        let started = tracing_subscriber::registry().with(layer.with_filter(which)).try_init();
         // Somebody traces already: nothing is lost.
         drop(started);
     }

@@ -5,88 +5,24 @@
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use webbase_node::{Cluster, ClusterSettings};
 use webbase_storage::Page;
+use webbase_stream::warc::{Form, Writer};
 
-const LIMIT: Duration = Duration::from_secs(60);
+#[path = "support/up.rs"]
+mod up;
 
-fn program(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_webbase"));
-    command.args(args).stdin(Stdio::null());
-    command
-}
-
-fn run(args: &[&str]) -> Output {
-    program(args).output().unwrap()
-}
-
-#[track_caller]
-fn done(args: &[&str]) -> String {
-    let output = run(args);
-    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
-}
-
-/// `webbase up`, killed when it is dropped.
-struct Up {
-    child: Child,
-    server: String,
-    /// Where the management server listens.
-    said: String,
-}
-
-impl Up {
-    fn start(dir: &Path, more: &[&str]) -> Up {
-        let mut command = program(&["up", "--http", "127.0.0.1:0", "--dir"]);
-        let mut child = command.arg(dir).args(more).stdout(Stdio::piped()).spawn().unwrap();
-        let mut out = BufReader::new(child.stdout.take().unwrap());
-        let mut said = String::new();
-        out.read_line(&mut said).unwrap();
-        let server = said.split_whitespace().find(|word| word.starts_with("http://")).unwrap_or_default();
-        let server = server.to_owned();
-        // Whatever else it says must not block it.
-        std::thread::spawn(move || out.read_to_end(&mut Vec::new()));
-        assert!(!server.is_empty(), "{said}");
-        Up { child, server, said }
-    }
-
-    fn pages(&self) -> u64 {
-        let counted = done(&["stream", "--format", "count", "--server", &self.server]);
-        counted.split_whitespace().nth(2).and_then(|word| word.parse().ok()).unwrap_or(0)
-    }
-
-    /// Waits until so many pages are served.
-    fn has(&self, pages: u64) {
-        let until = Instant::now() + LIMIT;
-        while self.pages() != pages {
-            assert!(Instant::now() < until, "there are {} pages, not {pages}", self.pages());
-            std::thread::sleep(Duration::from_millis(100));
-        }
-    }
-
-    fn kill(mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-}
-
-impl Drop for Up {
-    fn drop(&mut self) {
-        // It may have ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
+use up::{LIMIT, Up, done, program, run};
 
 #[test]
 fn a_backup_is_whole_or_refused_and_restores_every_page() {
     let folder = tempfile::tempdir().unwrap();
-    let (world, at_ms) = webbase::demo::world();
-    // The demo's pages do not vanish, but new ones appear.
-    let at_first = (0..world.pages()).filter(|page| world.fetch(*page, at_ms).is_some()).count() as u64;
+    let (world, _) = webbase::demo::world();
+    // The demo's pages do not vanish, but new ones come in.
+    let at_first = 1000;
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let up = Up::start(Path::new(&path("one")), &["--demo"]);
     assert!(up.said.contains("management server at"), "{}", up.said);
@@ -128,6 +64,7 @@ fn a_backup_is_whole_or_refused_and_restores_every_page() {
     let fresh = Up::start(Path::new(&other), &[]);
     done(&["restore", &backup, "--server", &fresh.server]);
     fresh.has(pages);
+    assert_eq!(fresh.pages(), pages);
     let title =
         |page: &str| page.split("<h1>").nth(1).and_then(|rest| rest.split('<').next()).map(str::to_owned);
     assert_eq!(title(&done(&["get", url, "--server", &fresh.server])), title(&original));
@@ -151,6 +88,46 @@ fn a_backup_is_whole_or_refused_and_restores_every_page() {
     done(&["repair", &backup]);
     assert!(run(&["verify", &backup]).status.success());
     assert!(!run(&["restore", &backup, "--check"]).status.success(), "a page is missing now");
+}
+
+#[test]
+fn the_demo_crawls_its_world_and_goes_on_where_it_was() {
+    let folder = tempfile::tempdir().unwrap();
+    let (world, _) = webbase::demo::world();
+    let number = |status: &serde_json::Value, name: &str| status["crawl"][name].as_u64().unwrap();
+    let up = Up::start(folder.path(), &["--demo"]);
+    up.has(500);
+    let status = up.status();
+    assert!(number(&status, "pages") >= 500 && number(&status, "known") >= 500, "{}", status["crawl"]);
+    // What robots files forbid is not there, what was crawled has its head as it came over HTTP.
+    let streamed = done(&["stream", "--format", "jsonl", "--server", &up.server]);
+    let urls = streamed.lines().filter_map(|line| {
+        let line: serde_json::Value = serde_json::from_str(line).unwrap();
+        line["url"].as_str().map(str::to_owned)
+    });
+    let forbidden: Vec<String> = urls.filter(|url| url.contains("/private/")).collect();
+    assert!(forbidden.is_empty(), "{forbidden:?}");
+    let raw = done(&["get", &world.url(0), "--headers", "--server", &up.server]);
+    assert!(raw.starts_with("HTTP/1.1 200 OK\r\n"), "{raw}");
+    let before = up.pages();
+    up.interrupt();
+    let up = Up::start(folder.path(), &["--demo"]);
+    assert!(up.pages() >= before, "{} of {before}", up.pages());
+    let until = Instant::now() + LIMIT;
+    loop {
+        let status = up.status();
+        // It knows from the beginning what it had found before, and asks on.
+        if number(&status, "known") >= before && number(&status, "pages") + number(&status, "unchanged") > 0 {
+            break;
+        }
+        assert!(Instant::now() < until, "{}", status["crawl"]);
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    // A kill is as good as an end.
+    up.kill();
+    let up = Up::start(folder.path(), &["--demo"]);
+    up.has(before);
+    up.interrupt();
 }
 
 /// Adds batches of pages until the process is killed under it; returns how many were acknowledged.
@@ -248,13 +225,55 @@ fn exit_codes_and_settings_are_as_documented() {
     assert!(page.contains("Examples"), "{page}");
 }
 
-fn metrics(address: &str) -> String {
+fn ask(address: &str, path: &str) -> String {
     let mut socket = std::net::TcpStream::connect(address).unwrap();
-    let request = b"GET /metrics HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n";
-    std::io::Write::write_all(&mut socket, request).unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    std::io::Write::write_all(&mut socket, request.as_bytes()).unwrap();
     let mut text = String::new();
     socket.read_to_string(&mut text).unwrap();
     text
+}
+
+#[test]
+fn the_console_answers_as_soon_as_it_is_said_where_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let up = Up::start(folder.path(), &[]);
+    let address = up.server.trim_start_matches("http://").trim_end_matches('/').to_owned();
+    for (path, has) in
+        [("/", "<!doctype html>"), ("/console/console.js", "import "), ("/readyz", "\"ready\": true")]
+    {
+        let answer = ask(&address, path);
+        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.contains(has), "{path}: {answer}");
+    }
+}
+
+#[test]
+fn requests_are_traced_with_their_ids() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = program(&["up", "--http", "127.0.0.1:0", "--log", "json", "--dir"]);
+    command.arg(folder.path()).env("WEBBASE_LOG", "info").stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let address = line.split_whitespace().find_map(|word| word.strip_prefix("http://")).unwrap();
+    let mut socket = std::net::TcpStream::connect(address.trim_end_matches('/')).unwrap();
+    let request =
+        b"GET /status HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: mine-7\r\nConnection: close\r\n\r\n";
+    std::io::Write::write_all(&mut socket, request).unwrap();
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer).unwrap();
+    assert!(answer.contains("x-request-id: mine-7\r\n"), "{answer}");
+    child.kill().unwrap();
+    let said = String::from_utf8(child.wait_with_output().unwrap().stderr).unwrap();
+    let line =
+        said.lines().find(|line| line.contains("mine-7")).unwrap_or_else(|| panic!("no line of it: {said}"));
+    let line: serde_json::Value = serde_json::from_str(line).unwrap();
+    assert_eq!((&line["level"], &line["target"]), (&"INFO".into(), &"webbase::access".into()), "{line}");
+    assert_eq!(
+        (&line["fields"]["uri"], &line["fields"]["status"]),
+        (&"/status".into(), &200.into()),
+        "{line}"
+    );
 }
 
 #[test]
@@ -267,7 +286,7 @@ fn the_dashboard_names_metrics_that_there_are() {
     // Nodes tell their figures a moment after they are there.
     let until = Instant::now() + LIMIT;
     let text = loop {
-        let text = metrics(&address);
+        let text = ask(&address, "/metrics");
         if text.contains("webbase_store_pages") || Instant::now() > until {
             break text;
         }
@@ -275,6 +294,11 @@ fn the_dashboard_names_metrics_that_there_are() {
     };
     let there: BTreeSet<&str> =
         text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();
+    // What only goes up is a counter, and says so.
+    for name in ["lookups_answered", "scanned_bytes", "streamed_pages"] {
+        let line = format!("# TYPE webbase_node_{name}_total counter");
+        assert!(text.contains(&line), "there is no line {line}: {there:?}");
+    }
     let dashboard = include_str!("../../packaging/grafana.json");
     let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let mut named = 0;
@@ -294,4 +318,83 @@ fn the_dashboard_names_metrics_that_there_are() {
     } else {
         eprintln!("SKIPPED: there is no promtool (Debian: apt-get install prometheus)");
     }
+}
+
+#[test]
+fn what_is_packaged_makes_sense() {
+    let packaging = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("packaging");
+    done(&["config", "check", packaging.join("webbase.toml").to_str().unwrap()]);
+    let folder = tempfile::tempdir().unwrap();
+    let mut units = Vec::new();
+    for entry in std::fs::read_dir(packaging.join("systemd")).unwrap() {
+        let path = entry.unwrap().path();
+        let unit = std::fs::read_to_string(&path).unwrap();
+        assert!(unit.contains("ExecStart=/usr/bin/webbase "), "{}", path.display());
+        let name = path.file_name().unwrap().to_str().unwrap().replace('@', "@r1");
+        units.push(folder.path().join(name));
+        let here = unit.replace("/usr/bin/webbase", env!("CARGO_BIN_EXE_webbase"));
+        std::fs::write(units.last().unwrap(), here).unwrap();
+    }
+    assert_eq!(units.len(), 3);
+    match Command::new("systemd-analyze").args(["verify", "--man=no"]).args(&units).output() {
+        Ok(output) => {
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        }
+        Err(_) => eprintln!("SKIPPED: there is no systemd-analyze"),
+    }
+}
+
+/// Flips a bit in each record of a node's stored pages that has this text.
+fn spoil(dir: &Path, text: &[u8]) -> usize {
+    let mut hits = 0;
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            hits += spoil(&path, text);
+        } else if path.file_name().unwrap().to_string_lossy().starts_with("segment-") {
+            let mut bytes = std::fs::read(&path).unwrap();
+            let at: Vec<usize> = (0..bytes.len()).filter(|at| bytes[*at..].starts_with(text)).collect();
+            at.iter().for_each(|at| bytes[*at] ^= 1);
+            hits += at.len();
+            std::fs::write(&path, bytes).unwrap();
+        }
+    }
+    hits
+}
+
+#[test]
+fn a_stream_that_leaves_damaged_pages_out_ends_with_3() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let url = |n: u64| format!("http://spoilt.example/{n}");
+    let (mut writer, mut file) = (Writer::new(Form::Plain), Vec::new());
+    for n in 0..20 {
+        writer.resource(&url(n), 1_700_000_000_000, "text/plain", b"hello", &mut file);
+    }
+    let path = folder.path().join("pages.warc");
+    std::fs::write(&path, file).unwrap();
+    let up = Up::start(&data, &[]);
+    done(&["import", path.to_str().unwrap(), "--server", &up.server]);
+    up.interrupt();
+    for n in [3, 7] {
+        assert!(spoil(&data, format!("{}text/plain", url(n)).as_bytes()) > 0, "page {n} is nowhere");
+    }
+    let up = Up::start(&data, &[]);
+    let place = folder.path().join("place.txt");
+    for format in ["warc", "jsonl", "count"] {
+        let mut args = vec!["stream", "--format", format, "--server", &up.server];
+        if format == "jsonl" {
+            args.extend(["--cursor", place.to_str().unwrap()]);
+        }
+        let streamed = run(&args);
+        let said = String::from_utf8_lossy(&streamed.stderr).into_owned();
+        assert_eq!(streamed.status.code(), Some(3), "{format}: {said}");
+        assert!(said.contains("2 pages are damaged"), "{format}: {said}");
+        if format == "jsonl" {
+            assert_eq!(String::from_utf8_lossy(&streamed.stdout).matches("\"url\"").count(), 18);
+            // Nobody looks at a terminal here; what was done is told all the same.
+            assert!(said.contains("stream: 18 "), "{said}");
+        }
+    }
+    assert!(place.exists(), "the place is kept all the same");
 }

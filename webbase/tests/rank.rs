@@ -112,3 +112,38 @@ fn top_pages_and_reasons_go_to_stdout() {
     );
     assert_eq!(rank(folder.path(), &["--graph", "links", "--explain", "4"]).status.code(), Some(1));
 }
+
+/// Worker processes over loopback, in lock-step and each in its own time: the same vectors as one process.
+#[test]
+fn worker_processes_come_to_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut text = String::new();
+    for page in 0..2000u32 {
+        for link in 0..page % 7 {
+            text.push_str(&format!("{page} {}\n", (page * 31 + link * link * 97) % 2000));
+        }
+    }
+    std::fs::write(folder.path().join("links"), text).unwrap();
+    std::fs::write(folder.path().join("xml"), "3\n500\n1999\n").unwrap();
+    let common = ["--graph", "links", "--nodes", "2000", "--xml", "xml", "--out"];
+    let run = |name: &str, more: &[&str]| {
+        let done = rank(folder.path(), &[&common, [name].as_slice(), more].concat());
+        let said = String::from_utf8_lossy(&done.stderr).into_owned();
+        assert!(done.status.success(), "{more:?}: {said}");
+        assert_eq!(said.contains("in their own time"), more.contains(&"--chaotic"), "{said}");
+        numbers(&std::fs::read_to_string(folder.path().join(name)).unwrap())
+    };
+    for fixed_point in ["renorm", "uniform"] {
+        let alone = run("alone", &["--fixed-point", fixed_point]);
+        for more in [&["--workers", "2"][..], &["--workers", "3", "--chaotic"]] {
+            let found = run("workers", &[more, &["--fixed-point", fixed_point]].concat());
+            let off = |of: fn(&(u32, f64, f64)) -> f64| -> f64 {
+                found.iter().zip(&alone).map(|(a, b)| (of(a) - of(b)).abs()).sum()
+            };
+            let off = (off(|line| line.1), off(|line| line.2));
+            assert!(off.0 < 1e-9 && off.1 < 1e-9, "{fixed_point} {more:?}: {off:?}");
+        }
+    }
+    let alone = rank(folder.path(), &[&common[..], &["x", "--chaotic"]].concat());
+    assert!(!alone.status.success(), "nobody to be in their own time");
+}

@@ -15,6 +15,10 @@ use webbase_storage::surt::{KeyRange, Match};
 use webbase_storage::urls::{UrlFiles, UrlQuery, UrlRow, Urls};
 use webbase_storage::{Page, RepositoryKey};
 
+/// As the program has it.
+#[global_allocator]
+static MEMORY: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Memory for rows that wait to be sorted, as nodes have it.
 const BUDGET_BYTES: usize = 32 << 20;
 /// First rows of an answer.

@@ -1,24 +1,31 @@
 //! WARC in and out: importing a gzipped file, against warcio reading it, gunzip alone and the store's add alone; exporting, against
 //! warcio writing the same pages.
 //!
-//! `warc [--data DIR] [--copies N] [--rounds N] [--dir DIR] [--python PATH] [--threads N]`. The pages are those of `DIR`
-//! (`../shared/data/pages`), each several times under URLs of its own. `.ci/clients` installs warcio for `PATH`
-//! (`target/clients/bin/python`). warcio measures itself, without the time that Python takes to start.
+//! `warc [--corpus FILE --pages N | --data DIR --copies N] [--rounds N] [--dir DIR] [--python PATH] [--threads N] [--only import,export]`.
+//! The pages are those of a corpus, or those of the WARC files in `DIR` (`../shared/data/pages`), each several times under URLs of
+//! its own. `.ci/clients` installs warcio for `PATH` (`target/clients/bin/python`). warcio measures itself, without the time that
+//! Python takes to start. `POST /pages` goes to a whole repository in this process: management server, update node, gateway.
 
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::mpsc::sync_channel;
 
+use webbase::embedded::{Embedded, Options as Embedding};
 use webbase_benches::arguments::Arguments;
-use webbase_benches::corpus::repository_key;
+use webbase_benches::cluster::runtime;
+use webbase_benches::corpus::{Corpus, repository_key};
 use webbase_benches::measure::{Cost, Work, alternate, print_setting, print_table, timed};
 use webbase_storage::{
     Compression, Dictionaries, Options, Organization, Page, PageStore, Record, StreamSpec, create, open,
     pack_page,
 };
-use webbase_stream::warc::{Capture, Form, Importer, Originals, Reader, Writer};
+use webbase_stream::warc::{Capture, Form, Importer, Originals, Reader, Writer, read_ahead};
+
+#[global_allocator]
+static MEMORY: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Reads every record and its payload; prints records, seconds, seconds of CPU.
 const READ: &str = r"
@@ -69,7 +76,10 @@ fn main() {
     let dir = PathBuf::from(arguments.value("--dir").unwrap_or("benches/work/warc"));
     let (copies, rounds) = (arguments.number("--copies", 8), arguments.number("--rounds", 5));
     fs::create_dir_all(&dir).expect("a folder");
-    let captures = captures(&data, copies);
+    let captures = match arguments.value("--corpus") {
+        Some(corpus) => of_corpus(Path::new(corpus), arguments.number("--pages", 8000)),
+        None => captures(&data, copies),
+    };
     let file = dir.join("pages.warc.gz");
     write_file(&captures, &file);
     let work = Work { pages: captures.len() as u64, bytes: captures.iter().map(|c| c.bytes() as u64).sum() };
@@ -77,8 +87,27 @@ fn main() {
     println!("- file: {} bytes gzipped", fs::metadata(&file).expect("a file").len());
     let python = arguments.value("--python").unwrap_or("target/clients/bin/python").to_owned();
     let bench = Bench { dir, file, python, threads: arguments.number("--threads", 2), captures };
-    bench.import(rounds, work);
-    bench.export(rounds, work);
+    if arguments.lists("--only", "import") {
+        bench.import(rounds, work);
+    }
+    if arguments.lists("--only", "export") {
+        bench.export(rounds, work);
+    }
+}
+
+fn of_corpus(corpus: &Path, pages: usize) -> Vec<Capture> {
+    let corpus = Corpus::read(corpus, pages).expect("benches/corpus.sh makes it");
+    let capture = |page: &webbase_benches::corpus::CorpusPage| Capture {
+        url: page.url.to_owned(),
+        fetched_at_ms: page.fetched_at_ms,
+        modified_at_ms: None,
+        status: 200,
+        mime: "text/html".to_owned(),
+        head: page.head.into(),
+        body: page.body.into(),
+        payload_digest: <sha1::Sha1 as sha1::Digest>::digest(page.body).into(),
+    };
+    corpus.pages.iter().map(capture).collect()
 }
 
 fn captures(data: &Path, copies: usize) -> Vec<Capture> {
@@ -126,7 +155,8 @@ fn write_file(captures: &[Capture], file: &Path) {
 
 impl Bench {
     fn import(&self, rounds: usize, work: Work) {
-        let names = ["warcio reads", "gunzip", "webbase reads", "the store's add", "webbase imports"];
+        let names =
+            ["warcio reads", "gunzip", "webbase reads", "the store's add", "webbase imports", "POST /pages"];
         let samples = alternate(&names, rounds, |n| match n {
             0 => self.warcio(READ, &[]),
             1 => timed(|| self.gunzip()).1,
@@ -135,9 +165,13 @@ impl Bench {
                 let store = self.store("added");
                 timed(|| self.captures.chunks(BATCH).for_each(|some| add(&*store, some))).1
             }
-            _ => {
+            4 => {
                 let store = self.store("imported");
                 timed(|| assert_eq!(self.import_into(&*store), work.pages)).1
+            }
+            _ => {
+                let repository = Repository::start(&self.dir.join("posted"));
+                timed(|| repository.post(&self.file, work.pages)).1
             }
         });
         for baseline in ["warcio reads", "gunzip", "the store's add"] {
@@ -185,20 +219,19 @@ impl Bench {
         open(&dir, &Options::default()).expect("a store")
     }
 
-    /// One thread reads and hashes, another packs and stores.
+    /// One thread unpacks, one hashes, and the store packs on all cores.
     fn import_into(&self, store: &dyn PageStore) -> u64 {
         let (sender, batches) = sync_channel::<Vec<Capture>>(2);
         std::thread::scope(|scope| {
             scope.spawn(move || {
-                let mut reader = Reader::new(File::open(&self.file).expect("a file")).expect("a file");
                 let mut importer = Importer::new(Originals::new(128 << 20));
                 let mut batch = Vec::new();
-                while let Some(item) = reader.next().expect("a file") {
-                    batch.extend(importer.take(item));
-                    if batch.len() == BATCH {
-                        sender.send(std::mem::take(&mut batch)).expect("somebody stores");
-                    }
-                }
+                let file = File::open(&self.file).expect("a file");
+                let (_, taken) = read_ahead(file, &mut importer, |capture| {
+                    batch.push(capture);
+                    if batch.len() < BATCH { Ok(()) } else { sender.send(std::mem::take(&mut batch)) }
+                });
+                taken.expect("somebody stores");
                 sender.send(batch).expect("somebody stores");
             });
             batches
@@ -213,7 +246,6 @@ impl Bench {
 
     /// Batches are packed by threads, and written in their order.
     fn export_from(&self, store: &std::sync::Arc<dyn PageStore>, threads: usize) -> u64 {
-        use std::io::Write;
         let mut out = File::create(self.dir.join("exported.warc.gz")).expect("a file");
         let stream = store.stream(&StreamSpec::default()).expect("a stream");
         let mut pages = 0;
@@ -258,6 +290,45 @@ impl Bench {
         });
         out.sync_all().expect("a file");
         pages
+    }
+}
+
+/// A repository to send files to.
+struct Repository {
+    embedded: Option<Embedded>,
+    runtime: tokio::runtime::Runtime,
+}
+
+impl Repository {
+    fn start(dir: &Path) -> Repository {
+        // There is none in the first round.
+        let _none = fs::remove_dir_all(dir);
+        let runtime = runtime(2, "repository");
+        let embedded = runtime.block_on(Embedded::start(Embedding::new(dir))).expect("a repository");
+        Repository { embedded: Some(embedded), runtime }
+    }
+
+    fn post(&self, file: &Path, pages: u64) {
+        let address = self.embedded.as_ref().expect("a running repository").http();
+        let mut socket = TcpStream::connect(address).expect("a connection");
+        let mut file = File::open(file).expect("a file");
+        let len = file.metadata().expect("a file").len();
+        let head = format!(
+            "POST /pages HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/warc\r\nContent-Length: {len}\r\nConnection: close\r\n\r\n"
+        );
+        socket.write_all(head.as_bytes()).expect("a connection");
+        std::io::copy(&mut file, &mut socket).expect("a connection");
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer).expect("an answer");
+        assert!(answer.contains(&format!("\"acknowledged\": {pages}")), "{answer}");
+    }
+}
+
+impl Drop for Repository {
+    fn drop(&mut self) {
+        if let Some(embedded) = self.embedded.take() {
+            self.runtime.block_on(embedded.shutdown()).expect("a good end");
+        }
     }
 }
 

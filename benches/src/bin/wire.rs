@@ -2,7 +2,7 @@
 //! directly, raw loopback TCP, and Redis GET of the same values.
 //!
 //! `wire --corpus FILE [--pages N] [--rounds N] [--dir DIR] [--only add,stream,lookup]
-//! [--threads N]`, where N threads serve the node's connections. Redis is started here, on a free
+//! [--threads N] [--depth 1|16]`, where N threads serve the node's connections. Redis is started here, on a free
 //! port and without persistence; `redis.sh` installs it. Both sides of the lookups are loaded by the same generator: one
 //! thread, as many connections, as deep.
 
@@ -44,6 +44,7 @@ fn main() {
         lookups: arguments.number("--lookups", 100_000),
         raw_bytes: corpus.len_bytes(),
         threads: arguments.number("--threads", 2),
+        depth: arguments.value("--depth").map(|depth| depth.parse().expect("--depth 1 or 16")),
     };
     if arguments.lists("--only", "add") {
         bench.add(Compression::None);
@@ -65,6 +66,8 @@ struct Bench {
     lookups: usize,
     raw_bytes: u64,
     threads: usize,
+    /// Lookups that a connection has under way, if only one number is asked for.
+    depth: Option<usize>,
 }
 
 /// A node in this process, on threads of its own.
@@ -75,11 +78,11 @@ struct Node {
 
 impl Node {
     fn start(store: Arc<dyn PageStore>, threads: usize) -> Node {
-        let runtime = runtime(threads);
+        let runtime = runtime(1);
         let address = "127.0.0.1:0".parse().expect("an address");
-        let server = runtime
-            .block_on(Server::start(address, Service::of_store(store), Settings::default()))
-            .expect("a server");
+        let settings = Settings { connection_threads: threads, ..Settings::default() };
+        let server =
+            runtime.block_on(Server::start(address, Service::of_store(store), settings)).expect("a server");
         Node { runtime, server: Some(server) }
     }
 
@@ -237,7 +240,7 @@ impl Bench {
         let mean =
             values.iter().map(|(_, record)| record.bytes().len() as u64).sum::<u64>() / values.len() as u64;
         println!("\n- values: {} records, {mean} bytes on average; {CONNECTIONS} connections", values.len());
-        for depth in [1, 16] {
+        for depth in [1, 16].into_iter().filter(|depth| self.depth.is_none_or(|only| only == *depth)) {
             let names = ["redis", "node", "node, client library"];
             let samples = alternate(&names, self.rounds, |n| match n {
                 0 => load(redis.address(), Resp, &keys, depth, self.lookups),

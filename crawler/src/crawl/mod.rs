@@ -1,36 +1,56 @@
-//! A crawl: seeds in, pages to the repository, until nothing waits or a limit is reached.
+//! A crawl: seeds in, pages to the repository, until nothing waits or a limit is reached; or, with a bandwidth, for as long as it is let.
 //!
 //! ```text
-//!   frontier ──hand out──▶ fetcher ──outcomes──▶ keeper: links ─▶ spool ─▶ frontier ─▶ repository ─▶ spool emptied
-//!       ▲                                          │
-//!       └───────────────── links ──────────────────┘
+//!             ┌──wait──▶ frontier ──hand out──▶ fetcher ──outcomes──▶ keeper: reading ─▶ spool ─▶ agenda ─▶ frontier ─▶ repository
+//!   plan of the agenda      ▲                                            │                 ▲                              │
+//!   (with a bandwidth)      └────────────────── links ───────────────────┘                 └────────── emptied ───────────┘
 //! ```
 //!
 //! The keeper is one thread of its own: it takes outcomes in batches, finds links on all cores, and brings each batch to disk in this
-//! order: pages to the spool (`spool.rs`), URLs and links to the [frontier](crate::frontier), pages to the repository. Killed anywhere in
-//! between it goes on from the spool: nothing that came is fetched again, nothing that was acknowledged is lost.
+//! order: pages to the spool (`spool.rs`), what the visit said to the agenda (`agenda.rs`), URLs and links to the
+//! [frontier](crate::frontier), pages to the repository. Killed anywhere in between it goes on from the spool: nothing that came is fetched
+//! again, nothing that was acknowledged is lost.
+//!
+//! Without a bandwidth a crawl reads what it finds, and ends when it has it. With one ([`Settings::schedule`]) the page scheduler
+//! decides what is read: first reads by importance, refreshes by the policy, what sites say has changed and what the repository says
+//! is over at once, and never more than the bandwidth. Several crawlers share the hosts out between them ([`Shard`]).
 
+mod agenda;
+mod control;
+mod delivery;
 mod keeper;
 mod links;
+mod outcomes;
+mod peers;
 mod progress;
+mod ranked;
+mod reading;
+mod saved;
 mod scope;
 mod sink;
 mod spool;
+mod state;
+#[cfg(test)]
+mod tests;
+mod worth;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use url::Url;
 
+pub use self::control::{Control, Wish};
 pub use self::progress::Progress;
+pub use self::saved::saved_schedule;
 pub use self::scope::{Outside, Scope, Within};
-pub use self::sink::Sink;
+pub use self::sink::{SeenPage, Sink};
+pub use self::state::{CrawlState, PageView};
 
-use crate::fetcher::{FetchError, Fetcher, Resolve, Settings as FetchSettings};
+use crate::fetcher::{Fetcher, Resolve, Settings as FetchSettings};
 use crate::frontier::FrontierError;
+use crate::metadata::MetadataError;
+use crate::scheduler::{BadSetting, Settings as ScheduleSettings};
 
 use self::keeper::Keeper;
 
@@ -61,6 +81,12 @@ pub struct Settings {
     pub sitemaps: bool,
     /// Pages read longer ago than this are read again.
     pub recrawl: Option<Duration>,
+    /// The bandwidth, and how the scheduler shares it out. Without it pages are read as they are found, once.
+    pub schedule: Option<ScheduleSettings>,
+    /// How long pages stay in the repository unless they are seen again; `None`: for ever.
+    pub lifetime: Option<Duration>,
+    /// Which of several crawlers this is.
+    pub shard: Option<Shard>,
     /// How often a page is tried.
     pub tries_max: u8,
 }
@@ -81,9 +107,23 @@ impl Settings {
             cycle_at_end: true,
             sitemaps: true,
             recrawl: None,
+            schedule: None,
+            lifetime: None,
+            shard: None,
             tries_max: 3,
         }
     }
+}
+
+/// One of several crawlers, each of which reads its own hosts. Hosts that share an address are read by one.
+#[derive(Clone, Debug)]
+pub struct Shard {
+    /// Which, from 0.
+    pub own: u32,
+    /// How many there are.
+    pub count: u32,
+    /// A folder that all of them reach, for the links they hand over.
+    pub folder: PathBuf,
 }
 
 /// Why a crawl could not go on.
@@ -93,6 +133,34 @@ pub enum CrawlError {
     /// Its state cannot be read or written.
     #[error(transparent)]
     Frontier(#[from] FrontierError),
+    /// What visits said cannot be read or written.
+    #[error("the refresh table: {0}")]
+    Metadata(#[from] MetadataError),
+    /// What pages are worth cannot be written.
+    #[error("what pages are worth: {0}")]
+    Worth(std::io::Error),
+    /// The schedule cannot be kept.
+    #[error("the schedule: {0}")]
+    Schedule(#[from] BadSetting),
+    /// The settings of the schedule cannot be kept, or read again.
+    #[error("{path}: {why}")]
+    Saved {
+        /// Which file.
+        path: String,
+        /// Why.
+        why: String,
+    },
+    /// There is no such crawler.
+    #[error("crawler {own} of {count} is none of them")]
+    Shard {
+        /// Which.
+        own: u32,
+        /// Of how many.
+        count: u32,
+    },
+    /// Links cannot be handed over to the other crawlers.
+    #[error("the other crawlers: {0}")]
+    Peers(std::io::Error),
     /// Its spool cannot be read or written.
     #[error("the spool: {0}")]
     Spool(std::io::Error),
@@ -125,48 +193,6 @@ pub enum Ended {
     Stopped,
 }
 
-/// A hand on a running crawl.
-#[derive(Clone, Default)]
-pub struct Control(Arc<Shared>);
-
-#[derive(Default)]
-struct Shared {
-    stop: AtomicBool,
-    pause: AtomicBool,
-    progress: Mutex<Progress>,
-    fetcher: Mutex<Option<Arc<Fetcher>>>,
-}
-
-impl Control {
-    /// Ends the crawl: what is being fetched is still taken, then everything is written.
-    pub fn stop(&self) {
-        self.0.stop.store(true, Ordering::Release);
-    }
-
-    /// Hands out no more URLs, or again.
-    pub fn pause(&self, paused: bool) {
-        self.0.pause.store(paused, Ordering::Release);
-    }
-
-    /// How it goes.
-    pub fn progress(&self) -> Progress {
-        self.0.progress.lock().clone()
-    }
-
-    /// A site, as the fetcher sees it: why it is slow.
-    pub fn site(&self, host: &str) -> Option<crate::fetcher::SiteView> {
-        self.0.fetcher.lock().as_ref()?.site(host)
-    }
-
-    fn is_stopped(&self) -> bool {
-        self.0.stop.load(Ordering::Acquire)
-    }
-
-    fn is_paused(&self) -> bool {
-        self.0.pause.load(Ordering::Acquire)
-    }
-}
-
 /// Crawls until nothing waits, a limit is reached or it is told to stop.
 ///
 /// # Errors
@@ -178,24 +204,26 @@ pub async fn crawl<S: Sink>(
     sink: S,
     control: Control,
 ) -> Result<Ended, CrawlError> {
-    let (fetcher, outcomes) = Fetcher::start(settings.fetch.clone(), resolver).map_err(CrawlError::Fetch)?;
+    if let Some(shard) = settings.shard.as_ref().filter(|shard| shard.own >= shard.count) {
+        return Err(CrawlError::Shard { own: shard.own, count: shard.count });
+    }
+    let started = Fetcher::start(settings.fetch.clone(), Arc::clone(&resolver));
+    let (fetcher, outcomes) = started.map_err(CrawlError::Fetch)?;
     let fetcher = Arc::new(fetcher);
-    *control.0.fetcher.lock() = Some(Arc::clone(&fetcher));
-    let handle = tokio::runtime::Handle::current();
-    let inner = control.clone();
-    let keeping = tokio::task::spawn_blocking(move || {
-        let mut keeper = Keeper::open(settings, fetcher, outcomes, Arc::new(sink), inner, handle)?;
-        keeper.run()
-    });
+    control.begin(Arc::clone(&fetcher), settings.schedule.clone());
+    let with = keeper::With {
+        fetcher,
+        outcomes,
+        resolver,
+        sink: Arc::new(sink),
+        control: control.clone(),
+        handle: tokio::runtime::Handle::current(),
+    };
+    let keeping = tokio::task::spawn_blocking(move || Keeper::open(settings, with)?.run());
     let ended = keeping.await;
-    *control.0.fetcher.lock() = None;
+    control.end();
     match ended {
         Ok(ended) => ended,
         Err(e) => std::panic::resume_unwind(e.into_panic()),
     }
-}
-
-/// Whether a URL that was not had is to be tried again.
-fn may_pass(e: &FetchError) -> bool {
-    e.may_pass()
 }

@@ -38,6 +38,12 @@ pub struct Progress {
     pub generation: Option<u64>,
     /// Whether it is paused.
     pub paused: bool,
+    /// The share of the pages read that are expected to be as they were read.
+    pub freshness: Option<f64>,
+    /// Pages that the scheduler had read, in this run.
+    pub planned: u64,
+    /// Links handed over to other crawlers.
+    pub handed_over: u64,
 }
 
 /// Pages a second, over the last ten seconds or so.

@@ -1,5 +1,7 @@
 //! Which URLs belong to a crawl.
 
+use std::collections::{HashMap, HashSet};
+
 use url::Url;
 
 /// How far from its seeds a crawl goes.
@@ -31,15 +33,17 @@ pub struct Scope {
     pub include: Vec<String>,
     /// Paths that end so are not asked for at all.
     pub exclude_suffixes: Vec<String>,
-    places: Vec<Place>,
+    seeds: Seeds,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Place {
-    host: String,
-    domain: String,
-    prefix: String,
-    url: String,
+/// What seeds say, each by what is looked up for every link.
+#[derive(Clone, Debug, Default)]
+struct Seeds {
+    urls: HashSet<String>,
+    hosts: HashSet<String>,
+    domains: HashSet<String>,
+    /// By host.
+    prefixes: HashMap<String, Vec<String>>,
 }
 
 /// Why a URL is not part of a crawl.
@@ -66,16 +70,15 @@ impl Scope {
     /// Takes a seed into account.
     pub fn seed(&mut self, url: &Url) {
         let host = url.host_str().unwrap_or_default().to_owned();
-        let prefix = url.as_str().rsplit_once('/').map_or(url.as_str(), |(folder, _)| folder);
-        let place = Place {
-            domain: domain(&host),
-            prefix: format!("{}/", schemeless(prefix)),
-            url: schemeless(url.as_str()).to_owned(),
-            host,
-        };
-        if !self.places.contains(&place) {
-            self.places.push(place);
+        let folder = url.as_str().rsplit_once('/').map_or(url.as_str(), |(folder, _)| folder);
+        let prefixes = self.seeds.prefixes.entry(host.clone()).or_default();
+        let prefix = format!("{}/", schemeless(folder));
+        if !prefixes.contains(&prefix) {
+            prefixes.push(prefix);
         }
+        self.seeds.urls.insert(schemeless(url.as_str()).to_owned());
+        self.seeds.domains.insert(domain(&host).to_owned());
+        self.seeds.hosts.insert(host);
     }
 
     /// Whether a URL at a depth belongs to the crawl.
@@ -89,29 +92,31 @@ impl Scope {
         if self.depth_max.is_some_and(|most| depth > most) {
             return Err(Outside::Depth);
         }
-        let path = url.path().to_ascii_lowercase();
-        if self.exclude_suffixes.iter().any(|suffix| path.ends_with(suffix.as_str())) {
-            return Err(Outside::Suffix);
+        if !self.exclude_suffixes.is_empty() {
+            let path = url.path().to_ascii_lowercase();
+            if self.exclude_suffixes.iter().any(|suffix| path.ends_with(suffix.as_str())) {
+                return Err(Outside::Suffix);
+            }
         }
         if self.exclude.iter().any(|prefix| url.as_str().starts_with(prefix.as_str())) {
             return Err(Outside::Excluded);
         }
+        let bare = schemeless(url.as_str());
         let included = self.include.is_empty()
             || self.include.iter().any(|prefix| url.as_str().starts_with(prefix.as_str()));
-        let bare = schemeless(url.as_str());
-        if !included && !self.places.iter().any(|place| place.url == bare) {
+        if !included && !self.seeds.urls.contains(bare) {
             return Err(Outside::Elsewhere);
         }
         let host = url.host_str().unwrap_or_default();
         let near = match self.within {
             Within::Anywhere => true,
-            Within::Page => self.places.iter().any(|place| place.url == bare),
-            Within::Prefix => self.places.iter().any(|place| bare.starts_with(&place.prefix)),
-            Within::Host => self.places.iter().any(|place| place.host == host),
-            Within::Domain => {
-                let domain = domain(host);
-                self.places.iter().any(|place| place.domain == domain)
+            Within::Page => self.seeds.urls.contains(bare),
+            Within::Prefix => {
+                let prefixes = self.seeds.prefixes.get(host);
+                prefixes.is_some_and(|all| all.iter().any(|prefix| bare.starts_with(prefix.as_str())))
             }
+            Within::Host => self.seeds.hosts.contains(host),
+            Within::Domain => self.seeds.domains.contains(domain(host)),
         };
         if near { Ok(()) } else { Err(Outside::Elsewhere) }
     }
@@ -122,8 +127,8 @@ fn schemeless(url: &str) -> &str {
 }
 
 /// The part of a host's name that somebody registered.
-fn domain(host: &str) -> String {
-    psl::domain_str(host).unwrap_or(host).to_owned()
+fn domain(host: &str) -> &str {
+    psl::domain_str(host).unwrap_or(host)
 }
 
 #[cfg(test)]

@@ -18,6 +18,8 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use crate::frontier::UrlId;
+
 /// A longer page is not believed.
 const PAGE_BYTES_MAX: usize = 256 << 20;
 const FRAME_BYTES: usize = 12;
@@ -25,6 +27,7 @@ const FRAME_BYTES: usize = 12;
 /// A page in the spool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Spooled {
+    pub(super) id: UrlId,
     pub(super) url: String,
     pub(super) fetched_at_ms: u64,
     pub(super) modified_at_ms: Option<u64>,
@@ -108,6 +111,7 @@ mod tests {
 
     fn page(number: u32) -> Spooled {
         Spooled {
+            id: number,
             url: format!("http://a.example/{number}"),
             fetched_at_ms: 5,
             modified_at_ms: None,

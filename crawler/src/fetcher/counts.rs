@@ -32,6 +32,11 @@ impl Counts {
         }
     }
 
+    /// Something is wrong that did not keep anybody from a page.
+    pub(super) fn count_trouble(&self, kind: &'static str) {
+        *self.errors.lock().entry(kind).or_default() += 1;
+    }
+
     pub(super) fn count_robots(&self) {
         self.robots.fetch_add(1, Ordering::Relaxed);
     }
@@ -61,7 +66,7 @@ impl Counts {
         self.robots.load(Ordering::Relaxed)
     }
 
-    /// Pages that were not had, by the kind of their error.
+    /// Pages that were not had and robots files that are none, by the kind of their error.
     pub fn errors(&self) -> BTreeMap<&'static str, u64> {
         self.errors.lock().clone()
     }

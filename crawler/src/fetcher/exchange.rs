@@ -176,6 +176,8 @@ pub(super) struct Asked<'a> {
     pub(super) known: &'a Known,
     pub(super) user_agent: &'a HeaderValue,
     pub(super) limits: &'a Limits,
+    /// When, in milliseconds since 1970.
+    pub(super) now_ms: u64,
     /// Whether a body of this type is wanted; it is not read otherwise.
     pub(super) wants: &'a (dyn Fn(&str) -> bool + Send + Sync),
 }
@@ -205,7 +207,7 @@ impl Asked<'_> {
 
     /// Asks, and reads the answer. The second says whether the connection can be used again.
     pub(super) async fn ask(&self, wire: &mut Wire) -> Result<(Answer, bool), FetchError> {
-        let fetched_at_ms = now_ms();
+        let fetched_at_ms = self.now_ms;
         let until = Instant::now() + self.limits.page_time;
         let request = self.request(wire.is_two())?;
         let head_time = self.limits.head_time.min(self.limits.page_time);

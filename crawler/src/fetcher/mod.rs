@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Every URL is one turn of its site ([`queue`](self)): redirects and robots files too, so that whatever happens a site is never
-//! asked twice within its delay. A site's robots file takes the first turn. The name is resolved, the address has to be one that may
+//! asked twice within its delay. What a robots file redirects to is read as a guest of the site it leads to, within that site's delay. A site's robots file takes the first turn. The name is resolved, the address has to be one that may
 //! be reached ([`Reach`]) and free, the connection is kept for the next turn. What came is handed over as it came, cut where a
 //! limit was reached, or as a [`FetchError`]; nothing a site does ends the fetcher.
 //!
@@ -45,7 +45,7 @@ pub use self::exchange::{Answer, Cut, Known, Limits};
 pub use self::queue::{Pace, Politeness, Priority, SiteView};
 pub use self::resolve::{By, Dns, Given, Resolve, Resolving};
 
-use self::queue::{Next, Queue};
+use self::queue::{Name, Next, Queue};
 use self::turn::KnownRobots;
 use self::wire::Wire;
 use crate::robots::Robots;
@@ -58,6 +58,9 @@ const ROBOTS_MAX: usize = 100_000;
 const OUTCOMES_MAX: usize = 1024;
 /// How long a connection is kept for the next turn.
 const KEPT_FOR: Duration = Duration::from_secs(30);
+
+/// What time it is, in milliseconds since 1970.
+pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
 
 /// Which MIME types are wanted.
 pub type Wants = Arc<dyn Fn(&str) -> bool + Send + Sync>;
@@ -81,6 +84,8 @@ pub struct Settings {
     pub wants: Wants,
     /// TLS, where it is not to be the usual.
     pub tls: Option<Arc<rustls::ClientConfig>>,
+    /// The time that answers are stamped with: the system's, or that of an invented web.
+    pub clock: Clock,
 }
 
 impl Default for Settings {
@@ -94,6 +99,7 @@ impl Default for Settings {
             robots: true,
             wants: Arc::new(|_| true),
             tls: None,
+            clock: Arc::new(exchange::now_ms),
         }
     }
 }
@@ -147,8 +153,6 @@ pub struct Outcome {
 struct Item {
     wanted: Wanted,
     to: Option<oneshot::Sender<Outcome>>,
-    /// Robots files are not asked about in robots files.
-    is_robots: bool,
     /// Whether a kept connection turned out to be dead once already.
     retried: bool,
 }
@@ -210,14 +214,14 @@ impl Fetcher {
     /// Wants a page; its outcome will come out of the channel. When too many wait, one page of the most crowded site comes back:
     /// it is not going to be fetched, and has to be wanted again later.
     pub fn want(&self, wanted: Wanted) -> Option<Wanted> {
-        self.inner.push(Item { wanted, to: None, is_robots: false, retried: false })
+        self.inner.push(Item { wanted, to: None, retried: false })
     }
 
     /// Fetches one page for somebody who waits, following redirects, each in its site's turn.
     pub async fn fetch(&self, url: Url, priority: Priority) -> Outcome {
         let mut wanted = Wanted::new(url, priority);
         loop {
-            let outcome = self.inner.fetch_one(wanted, false).await;
+            let outcome = self.inner.fetch_one(wanted).await;
             let next = outcome.result.as_ref().ok().and_then(|answer| answer.location(&outcome.wanted.url));
             match next {
                 Some(url) => {
@@ -285,10 +289,10 @@ impl Inner {
         }
     }
 
-    async fn fetch_one(&self, wanted: Wanted, is_robots: bool) -> Outcome {
+    async fn fetch_one(&self, wanted: Wanted) -> Outcome {
         let (to, outcome) = oneshot::channel();
         let kept = wanted.clone();
-        self.push(Item { wanted, to: Some(to), is_robots, retried: false });
+        self.push(Item { wanted, to: Some(to), retried: false });
         outcome.await.unwrap_or(Outcome { wanted: kept, result: Err(FetchError::Ended) })
     }
 }
@@ -306,7 +310,7 @@ async fn conduct(inner: Arc<Inner>) {
 
 async fn take_turn(
     inner: Arc<Inner>,
-    name: String,
+    name: Name,
     priority: Priority,
     item: Item,
     permit: OwnedSemaphorePermit,
@@ -314,7 +318,7 @@ async fn take_turn(
     inner.turn(name, priority, item, permit).await;
 }
 
-async fn next(inner: &Inner) -> (String, Priority, Item) {
+async fn next(inner: &Inner) -> (Name, Priority, Item) {
     loop {
         let next = inner.queue.lock().next(Instant::now());
         match next {

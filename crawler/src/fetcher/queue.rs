@@ -6,22 +6,30 @@
 //!   addresses: who is asking, when the next may, which sites wait for it
 //! ```
 //!
-//! 1. A site is *idle* (nothing waits), in the heap (once), due (once), *asked* (a URL of it is out), or waits for its address.
+//! 1. A site is *idle* (nothing waits), in the heap (once), due (once), *asked* (a URL of it is out), or waits: for its address, or for guests.
 //! 2. It is asked once at a time, and again only `delay` after the last answer was there. So is an address.
 //! 3. Where sites wait for an address, it is being asked, or it is the turn of one of them, which takes it or hands the turn on.
-//! 4. There are never more than `urls_max` URLs: a URL of the most crowded site is turned back to whoever sent it.
+//! 4. A *guest* asks a site in another site's turn: for what a robots file redirects to. It keeps to 2 all the same, and goes before
+//!    the site's own URLs. A site that is *asked* but has nothing on the wire takes guests, so that two sites never wait for each other.
+//! 5. There are never more than `urls_max` URLs: a URL of the most crowded site is turned back to whoever sent it.
 //!
 //! No clock, no sockets: every method is told what time it is.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, VecDeque};
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
+#[cfg(test)]
+mod tests;
+
 /// What doubles with every failure, where the site's delay is less.
 const BACK_OFF_MIN: Duration = Duration::from_millis(250);
+/// After how long a guest tries again that comes while the site or its address is being asked.
+const GUEST_WAIT: Duration = Duration::from_millis(50);
 
 /// Who wants a page, the most urgent first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -80,14 +88,17 @@ impl Default for Politeness {
     }
 }
 
+/// A site's name, which is in many places.
+pub(super) type Name = Arc<str>;
+
 /// The URLs that wait.
 #[derive(Debug)]
 pub(super) struct Queue<T> {
     politeness: Politeness,
-    sites: HashMap<String, Site<T>>,
-    ready: BinaryHeap<Reverse<(Instant, u64, String)>>,
-    due: BTreeSet<(Priority, u64, String)>,
-    crowded: BTreeSet<(usize, String)>,
+    sites: HashMap<Name, Site<T>>,
+    ready: BinaryHeap<Reverse<(Instant, u64, Name)>>,
+    due: BTreeSet<(Priority, u64, Name)>,
+    crowded: BTreeSet<(usize, Name)>,
     addresses: HashMap<IpAddr, Address>,
     waiting: usize,
     arrivals: u64,
@@ -95,6 +106,7 @@ pub(super) struct Queue<T> {
 
 #[derive(Debug)]
 struct Site<T> {
+    name: Name,
     urls: BTreeMap<(Priority, u64), T>,
     state: State,
     next_at: Instant,
@@ -105,6 +117,10 @@ struct Site<T> {
     failures: u32,
     /// The address whose turn it has, with others behind it.
     handed: Option<IpAddr>,
+    /// Whether a request to it is out, its own or a guest's.
+    on_wire: bool,
+    /// Guests that are here, or wait.
+    guests: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,20 +131,22 @@ enum State {
     Due(Priority, u64),
     Asked,
     AtAddress,
+    /// Guests go first.
+    GivesWay,
 }
 
 #[derive(Debug, Default)]
 struct Address {
     asked: bool,
     next_at: Option<Instant>,
-    sites: VecDeque<String>,
+    sites: VecDeque<Name>,
 }
 
 /// What to do next.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next<T> {
     /// Ask for this; the site is being asked until [`Queue::done`].
-    Ask(String, Priority, T),
+    Ask(Name, Priority, T),
     /// Nothing before this.
     Wait(Instant),
     /// Nothing at all.
@@ -161,6 +179,27 @@ pub struct SiteView {
     pub is_asked: bool,
 }
 
+impl<T> Site<T> {
+    /// When it may be asked next, after it was asked.
+    fn rest(&mut self, went: &Went, longest: Duration, now: Instant) {
+        match went {
+            Went::NotAsked => {}
+            Went::Well => {
+                self.pace = self.usual.clone();
+                self.failures = 0;
+                self.next_at = now + self.delay;
+            }
+            Went::Badly(asked) => {
+                self.failures = self.failures.saturating_add(1);
+                let doubled = self.delay.max(BACK_OFF_MIN) * (1 << self.failures.min(16));
+                let wait = asked.unwrap_or(doubled).max(self.delay).min(longest.max(self.delay));
+                self.pace = if asked.is_some() { Pace::RetryAfter } else { Pace::BackOff(self.failures) };
+                self.next_at = now + wait;
+            }
+        }
+    }
+}
+
 impl<T> Queue<T> {
     pub(super) fn new(politeness: Politeness) -> Queue<T> {
         Queue {
@@ -182,7 +221,13 @@ impl<T> Queue<T> {
 
     fn site(&mut self, name: &str, now: Instant) -> &mut Site<T> {
         let delay = self.politeness.delay;
-        self.sites.entry(name.to_owned()).or_insert_with(|| Site {
+        // Looked up by the name as it is; only a new site makes a copy of it.
+        let name = match self.sites.get_key_value(name) {
+            Some((name, _)) => Arc::clone(name),
+            None => Arc::from(name),
+        };
+        self.sites.entry(Arc::clone(&name)).or_insert_with(|| Site {
+            name,
             urls: BTreeMap::new(),
             state: State::Idle,
             next_at: now,
@@ -191,6 +236,8 @@ impl<T> Queue<T> {
             pace: Pace::Usual,
             failures: 0,
             handed: None,
+            on_wire: false,
+            guests: 0,
         })
     }
 
@@ -220,8 +267,9 @@ impl<T> Queue<T> {
             State::Idle => self.schedule(name),
             State::Due(priority, since) if place.0 < priority => {
                 site.state = State::Due(place.0, since);
-                self.due.remove(&(priority, since, name.to_owned()));
-                self.due.insert((place.0, since, name.to_owned()));
+                let name = Arc::clone(&site.name);
+                self.due.remove(&(priority, since, Arc::clone(&name)));
+                self.due.insert((place.0, since, name));
             }
             _ => {}
         }
@@ -233,9 +281,11 @@ impl<T> Queue<T> {
         let Some(site) = self.sites.get(name) else { return };
         let now = site.urls.len();
         let before = if came { now - 1 } else { now + 1 };
-        self.crowded.remove(&(before, name.to_owned()));
+        let mut place = (before, Arc::clone(&site.name));
+        self.crowded.remove(&place);
         if now > 0 {
-            self.crowded.insert((now, name.to_owned()));
+            place.0 = now;
+            self.crowded.insert(place);
         }
         if came { self.waiting += 1 } else { self.waiting -= 1 }
     }
@@ -244,7 +294,7 @@ impl<T> Queue<T> {
         if let Some(site) = self.sites.get_mut(name) {
             site.state = State::InHeap;
             self.arrivals += 1;
-            self.ready.push(Reverse((site.next_at, self.arrivals, name.to_owned())));
+            self.ready.push(Reverse((site.next_at, self.arrivals, Arc::clone(&site.name))));
         }
     }
 
@@ -269,6 +319,15 @@ impl<T> Queue<T> {
         }
         while let Some((_, _, name)) = self.due.pop_first() {
             let Some(site) = self.sites.get_mut(&name) else { continue };
+            if site.on_wire || site.guests > 0 {
+                site.state = State::GivesWay;
+                continue;
+            }
+            // A guest was here meanwhile.
+            if site.next_at > now {
+                self.schedule(&name);
+                continue;
+            }
             match site.urls.pop_first() {
                 None => {
                     site.state = State::Idle;
@@ -284,8 +343,27 @@ impl<T> Queue<T> {
         self.ready.peek().map_or(Next::Nothing, |Reverse((at, _, _))| Next::Wait(*at))
     }
 
-    /// Takes an address for a site that is being asked. Where it is not free, the URL has to be put back: the site waits.
+    /// Takes an address for a site that is being asked, until [`Queue::leave`]. Where it is not free, or a guest is here, the URL
+    /// has to be put back: the site waits.
     pub(super) fn take(&mut self, name: &str, address: IpAddr, now: Instant) -> bool {
+        if let Some(site) = self.sites.get_mut(name) {
+            if site.on_wire {
+                site.state = State::GivesWay;
+                return false;
+            }
+            if site.next_at > now {
+                self.schedule(name);
+                return false;
+            }
+        }
+        let free = self.take_address(name, address, now);
+        if let Some(site) = self.sites.get_mut(name) {
+            site.on_wire = free;
+        }
+        free
+    }
+
+    fn take_address(&mut self, name: &str, address: IpAddr, now: Instant) -> bool {
         if self.politeness.address_delay.is_none() {
             return true;
         }
@@ -295,8 +373,8 @@ impl<T> Queue<T> {
         let at = self.addresses.entry(address).or_default();
         let site = self.sites.get_mut(name);
         if at.asked {
-            at.sites.push_back(name.to_owned());
             if let Some(site) = site {
+                at.sites.push_back(Arc::clone(&site.name));
                 (site.state, site.handed) = (State::AtAddress, None);
             }
             return false;
@@ -319,19 +397,67 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Takes an address if it is free; the site, whose turn goes on, does not wait in line.
-    pub(super) fn try_take(&mut self, address: IpAddr, now: Instant) -> bool {
-        if self.politeness.address_delay.is_none() {
-            return true;
+    /// Somebody wants to ask a site in another site's turn, until [`Queue::guest_went`].
+    pub(super) fn guest_came(&mut self, name: &str, now: Instant) {
+        self.site(name, now).guests += 1;
+    }
+
+    /// Takes a site and its address for a guest, until [`Queue::leave`]; or says when to try again.
+    pub(super) fn visit(&mut self, name: &str, address: IpAddr, now: Instant) -> Result<(), Instant> {
+        let soon = now + GUEST_WAIT;
+        let site = self.sites.get(name);
+        if site.is_some_and(|site| site.on_wire) {
+            return Err(soon);
         }
-        let at = self.addresses.entry(address).or_default();
-        let free = !at.asked && at.next_at.is_none_or(|next_at| next_at <= now);
-        at.asked |= free;
-        free
+        if let Some(site) = site.filter(|site| site.next_at > now) {
+            return Err(site.next_at);
+        }
+        if self.politeness.address_delay.is_some() {
+            let at = self.addresses.entry(address).or_default();
+            if at.asked {
+                return Err(soon);
+            }
+            if let Some(next_at) = at.next_at.filter(|next_at| *next_at > now) {
+                return Err(next_at);
+            }
+            at.asked = true;
+        }
+        self.site(name, now).on_wire = true;
+        Ok(())
+    }
+
+    /// Nothing is on the wire any more: the site and its address rest for their delays.
+    pub(super) fn leave(&mut self, name: &str, address: IpAddr, now: Instant) {
+        if let Some(site) = self.sites.get_mut(name) {
+            site.on_wire = false;
+            site.next_at = site.next_at.max(now + site.delay);
+        }
+        self.way_is_free(name);
+        self.give(address, now);
+    }
+
+    /// A guest has gone, or waits no longer; how asking the site went, if it was asked.
+    pub(super) fn guest_went(&mut self, name: &str, went: &Went, now: Instant) {
+        let longest = self.politeness.back_off_max;
+        if let Some(site) = self.sites.get_mut(name) {
+            site.guests = site.guests.saturating_sub(1);
+            if let Went::Badly(_) = went {
+                site.rest(went, longest, now);
+            }
+        }
+        self.way_is_free(name);
+    }
+
+    /// A site that gave way comes back once there are no guests.
+    fn way_is_free(&mut self, name: &str) {
+        let waits = |site: &Site<T>| site.state == State::GivesWay && !site.on_wire && site.guests == 0;
+        if self.sites.get(name).is_some_and(waits) {
+            self.schedule(name);
+        }
     }
 
     /// Gives an address back: the first site that waits for it may try after its delay.
-    pub(super) fn give(&mut self, address: IpAddr, now: Instant) {
+    fn give(&mut self, address: IpAddr, now: Instant) {
         let Some(delay) = self.politeness.address_delay else { return };
         let Some(at) = self.addresses.get_mut(&address) else { return };
         at.asked = false;
@@ -364,21 +490,7 @@ impl<T> Queue<T> {
     pub(super) fn done(&mut self, name: &str, went: &Went, now: Instant) {
         let longest = self.politeness.back_off_max;
         let Some(site) = self.sites.get_mut(name) else { return };
-        match went {
-            Went::NotAsked => {}
-            Went::Well => {
-                site.pace = site.usual.clone();
-                site.failures = 0;
-                site.next_at = now + site.delay;
-            }
-            Went::Badly(asked) => {
-                site.failures = site.failures.saturating_add(1);
-                let doubled = site.delay.max(BACK_OFF_MIN) * (1 << site.failures.min(16));
-                let wait = asked.unwrap_or(doubled).max(site.delay).min(longest.max(site.delay));
-                site.pace = if asked.is_some() { Pace::RetryAfter } else { Pace::BackOff(site.failures) };
-                site.next_at = now + wait;
-            }
-        }
+        site.rest(went, longest, now);
         if site.state == State::Asked {
             site.state = State::Idle;
             if !site.urls.is_empty() {
@@ -404,7 +516,8 @@ impl<T> Queue<T> {
         let most = self.politeness.urls_max.max(1000) + self.crowded.len();
         if self.sites.len() > 2 * most {
             self.sites.retain(|_, site| {
-                site.state != State::Idle || site.next_at > now || !site.urls.is_empty() || site.failures > 0
+                let quiet = site.state == State::Idle && site.guests == 0 && !site.on_wire;
+                !quiet || site.next_at > now || !site.urls.is_empty() || site.failures > 0
             });
         }
     }
@@ -422,7 +535,7 @@ impl<T> Queue<T> {
             next_in: site.next_at.saturating_duration_since(now),
             delay: site.delay,
             pace: site.pace.clone(),
-            is_asked: site.state == State::Asked,
+            is_asked: site.state == State::Asked || site.on_wire,
         })
     }
 
@@ -431,156 +544,8 @@ impl<T> Queue<T> {
         let Some(site) = self.sites.get_mut(name) else { return Vec::new() };
         let count = site.urls.len();
         let urls = std::mem::take(&mut site.urls);
-        self.crowded.remove(&(count, name.to_owned()));
+        self.crowded.remove(&(count, Arc::clone(&site.name)));
         self.waiting -= count;
         urls.into_values().collect()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn politeness() -> Politeness {
-        Politeness {
-            delay: Duration::from_secs(2),
-            address_delay: None,
-            urls_max: 5,
-            ..Politeness::default()
-        }
-    }
-
-    fn asked(next: Next<u32>) -> u32 {
-        match next {
-            Next::Ask(_, _, url) => url,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_site_is_asked_once_at_a_time_and_then_after_its_delay() {
-        let (mut queue, now) = (Queue::new(politeness()), Instant::now());
-        for url in 0..3 {
-            assert_eq!(queue.push("a", Priority::Discovery, url, now), None);
-        }
-        queue.push("b", Priority::Discovery, 9, now);
-        assert_eq!((asked(queue.next(now)), asked(queue.next(now))), (0, 9));
-        assert_eq!(queue.next(now), Next::Nothing, "both sites are being asked");
-        let later = now + Duration::from_secs(5);
-        queue.done("a", &Went::Well, later);
-        assert_eq!(queue.next(later), Next::Wait(later + Duration::from_secs(2)));
-        assert_eq!(asked(queue.next(later + Duration::from_secs(2))), 1);
-        assert_eq!(queue.len(), (1, 1));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn the_urgent_come_first_and_the_most_crowded_site_gives_way() {
-        let (mut queue, now) = (Queue::new(politeness()), Instant::now());
-        for url in 0..4 {
-            queue.push("big", Priority::Discovery, url, now);
-        }
-        queue.push("small", Priority::Discovery, 8, now);
-        assert_eq!(queue.push("small", Priority::Discovery, 9, now), Some(3));
-        assert_eq!(queue.push("big", Priority::User, 10, now), Some(2));
-        assert_eq!(asked(queue.next(now)), 10);
-        assert_eq!(queue.len(), (4, 2));
-        assert_eq!(queue.push("third", Priority::Refresh, 11, now), None);
-        assert_eq!(asked(queue.next(now)), 11, "more urgent than what waited longer");
-        assert_eq!(asked(queue.next(now)), 8);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn an_address_serves_one_site_at_a_time() {
-        let second = Duration::from_secs(1);
-        let politeness = Politeness { address_delay: Some(second), ..politeness() };
-        let (mut queue, now) = (Queue::new(politeness), Instant::now());
-        let address: IpAddr = "192.0.2.1".parse().unwrap();
-        for (url, name) in ["a", "b", "c"].into_iter().enumerate() {
-            queue.push(name, Priority::Discovery, url as u32, now);
-        }
-        asked(queue.next(now));
-        assert!(queue.take("a", address, now));
-        for name in ["b", "c"] {
-            let url = asked(queue.next(now));
-            assert!(!queue.take(name, address, now));
-            queue.put_back(name, Priority::Discovery, url, now);
-        }
-        assert_eq!(queue.next(now), Next::Nothing);
-        queue.give(address, now);
-        queue.done("a", &Went::Well, now);
-        assert_eq!(queue.next(now), Next::Wait(now + second));
-        assert_eq!(asked(queue.next(now + second)), 1);
-        assert!(queue.take("b", address, now + second));
-        queue.give(address, now + second);
-        queue.done("b", &Went::Well, now + second);
-        assert_eq!(asked(queue.next(now + 2 * second)), 2);
-        assert_eq!(queue.len(), (0, 0));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn trouble_slows_a_site_down_and_an_answer_ends_it() {
-        let (mut queue, now) = (Queue::new(politeness()), Instant::now());
-        let wait = |queue: &Queue<u32>| queue.view("a", now).unwrap().next_in.as_secs();
-        queue.push("a", Priority::Discovery, 1, now);
-        queue.next(now);
-        queue.done("a", &Went::Badly(None), now);
-        assert_eq!(wait(&queue), 4);
-        queue.done("a", &Went::Badly(None), now);
-        assert_eq!(wait(&queue), 8);
-        queue.done("a", &Went::Badly(Some(Duration::from_secs(100_000))), now);
-        assert_eq!((wait(&queue), queue.view("a", now).unwrap().pace), (3600, Pace::RetryAfter));
-        queue.done("a", &Went::Well, now);
-        assert_eq!((wait(&queue), queue.view("a", now).unwrap().pace), (2, Pace::Usual));
-        queue.pace("a", Some(Duration::from_secs(1000)), now);
-        let view = queue.view("a", now).unwrap();
-        assert_eq!(view.delay, Duration::from_secs(60));
-        assert_eq!(view.pace, Pace::CrawlDelay { asked: Some(Duration::from_secs(1000)) });
-    }
-
-    /// Sites of one address, some of whose turns come to nothing: every URL gets its turn.
-    #[tokio::test(start_paused = true)]
-    async fn no_site_waits_for_ever_for_its_address() {
-        let address = IpAddr::from([127, 0, 0, 1]);
-        for seed in 0..500_u64 {
-            let mut state = seed;
-            let mut below = |n: u64| {
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                (state >> 33) % n
-            };
-            let mut queue = Queue::new(Politeness {
-                address_delay: Some(Duration::from_secs(1)),
-                urls_max: 1000,
-                ..politeness()
-            });
-            let mut now = Instant::now();
-            for url in 0..40_u32 {
-                queue.push(&format!("s{}", below(8)), Priority::Discovery, url, now);
-            }
-            let (mut told, mut out) = (0, Vec::new());
-            loop {
-                if !out.is_empty() && below(3) == 0 {
-                    let name: String = out.remove(below(out.len() as u64) as usize);
-                    queue.give(address, now);
-                    queue.done(&name, &Went::Well, now);
-                    told += 1;
-                    continue;
-                }
-                match queue.next(now) {
-                    Next::Ask(name, _, _) if below(3) == 0 => {
-                        queue.done(&name, &Went::NotAsked, now);
-                        told += 1;
-                    }
-                    Next::Ask(name, priority, url) => match queue.take(&name, address, now) {
-                        true => out.push(name),
-                        false => queue.put_back(&name, priority, url, now),
-                    },
-                    Next::Wait(until) => now = until,
-                    Next::Nothing if out.is_empty() => break,
-                    Next::Nothing => now += Duration::from_millis(100),
-                }
-                assert!(out.len() <= 1, "seed {seed}: an address is asked twice at once");
-            }
-            assert_eq!((told, queue.len().0), (40, 0), "seed {seed}");
-        }
     }
 }

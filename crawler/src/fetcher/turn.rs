@@ -8,9 +8,10 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, timeout};
 use url::Url;
 
+use super::decode::UnpackLimits;
 use super::error::FetchError;
-use super::exchange::{Answer, Asked, now_ms};
-use super::queue::{Priority, Went};
+use super::exchange::{Answer, Asked, Cut};
+use super::queue::{Name, Priority, Went};
 use super::resolve::literal;
 use super::wire::{Whom, Wire};
 use super::{Inner, Item, KEPT_FOR, Outcome, PRODUCT, Wanted};
@@ -18,6 +19,8 @@ use crate::robots::{ROBOTS_BYTES_MAX, ROBOTS_REDIRECTS_MAX, Robots, Standing};
 
 /// A site that failed this often in a row gets all its waiting pages back, to be wanted again later.
 const FAILURES_MAX: u32 = 4;
+/// How long what a robots file redirects to waits for its site: longer than a polite turn takes, shorter than a long back-off.
+const GUEST_TIME: Duration = Duration::from_secs(300);
 
 /// A robots file and until when it counts.
 pub(super) struct KnownRobots {
@@ -40,20 +43,11 @@ fn robots_wanted(url: Url) -> Wanted {
     Wanted { any_type: true, ..Wanted::new(url, Priority::Loader) }
 }
 
-/// What a site does whose address is not free.
-#[derive(Clone, Copy)]
-enum Line {
-    /// Its turn is over; it waits for the address.
-    Waits,
-    /// Its turn goes on; it tries again.
-    Tries,
-}
-
 impl Inner {
     /// Takes the turn of a site.
     pub(super) async fn turn(
         &self,
-        name: String,
+        name: Name,
         priority: Priority,
         item: Item,
         permit: OwnedSemaphorePermit,
@@ -62,7 +56,7 @@ impl Inner {
             self.queue.lock().done(&name, &Went::NotAsked, Instant::now());
             return self.tell(item, Err(e)).await;
         }
-        if self.settings.robots && !item.is_robots {
+        if self.settings.robots {
             let origin = item.wanted.url.origin().ascii_serialization();
             let known = self.robots.get(&origin).filter(|known| known.until > Instant::now());
             let Some(known) = known else {
@@ -89,8 +83,8 @@ impl Inner {
     }
 
     async fn page_turn(&self, name: &str, priority: Priority, mut item: Item, _permit: OwnedSemaphorePermit) {
-        let most = if item.is_robots { ROBOTS_BYTES_MAX } else { self.settings.limits.body_bytes_max };
-        let result = match self.ask(name, &item.wanted, item.retried, most, Line::Waits).await {
+        let most = self.settings.limits.body_bytes_max;
+        let result = match self.ask(name, &item.wanted, item.retried, most).await {
             Asking::NotFree => {
                 return self.later(name, priority, item);
             }
@@ -151,9 +145,7 @@ impl Inner {
 
     async fn tell(&self, item: Item, result: Result<Answer, FetchError>) {
         self.wake.notify_one();
-        if !item.is_robots {
-            self.counts.count(&result);
-        }
+        self.counts.count(&result);
         let outcome = Outcome { wanted: item.wanted, result };
         // Whoever waited may have gone; nobody misses it then.
         match item.to {
@@ -180,7 +172,7 @@ impl Inner {
             Ok(url) => {
                 self.counts.count_robots();
                 let wanted = robots_wanted(url.clone());
-                match self.ask(name, &wanted, false, ROBOTS_BYTES_MAX, Line::Waits).await {
+                match self.ask(name, &wanted, false, ROBOTS_BYTES_MAX).await {
                     Asking::NotFree => {
                         return self.later(name, priority, item);
                     }
@@ -191,16 +183,26 @@ impl Inner {
                 }
             }
         };
-        // Each further hop is a turn of its own site; this one only waits if it is the same.
+        // Each further hop is a guest's visit. This site's turn goes on meanwhile, but nothing of it is on the wire.
         while let Ok((url, answer)) = &answered
             && let Some(next) = answer.location(url)
             && redirects < ROBOTS_REDIRECTS_MAX
         {
             redirects += 1;
             drop(permit.take());
-            answered = self.robots_hop(name, next).await;
+            answered = self.robots_hop(next).await;
         }
-        let now = now_ms();
+        if let Ok((url, answer)) = &answered
+            && answer.location(url).is_some()
+        {
+            self.counts.count_trouble("robots-redirects");
+        }
+        if let Ok((_, answer)) = &answered
+            && answer.status == 200
+        {
+            self.count_robots_troubles(answer);
+        }
+        let now = (self.settings.clock)();
         let robots = match &answered {
             Ok((url, answer)) => {
                 Robots::answered(answer.status, &answer.body, PRODUCT, Some(url), before, now)
@@ -217,6 +219,11 @@ impl Inner {
             queue.put_back(name, priority, item, Instant::now());
         }
         let given_up = match &result {
+            // How another site answered says nothing of this one.
+            _ if redirects > 0 => {
+                self.queue.lock().done(name, &Went::Well, Instant::now());
+                Vec::new()
+            }
             Err(e @ (FetchError::Private(_) | FetchError::NoContact(_) | FetchError::Dns(_))) => {
                 self.nowhere(name, e)
             }
@@ -224,6 +231,17 @@ impl Inner {
         };
         self.give_up(given_up).await;
         self.wake.notify_one();
+    }
+
+    /// A robots file that is longer than is read, or a web page: what can be read of it counts.
+    fn count_robots_troubles(&self, answer: &Answer) {
+        if answer.cut == Some(Cut::Length) {
+            self.counts.count_trouble("robots-long");
+        }
+        let is_html = || answer.unpacked(UnpackLimits::default()).bytes.trim_ascii_start().starts_with(b"<");
+        if answer.mime() == "text/html" || is_html() {
+            self.counts.count_trouble("robots-html");
+        }
     }
 
     /// A site that is nowhere: all its pages share its fate.
@@ -234,47 +252,57 @@ impl Inner {
         all.into_iter().map(|item| (item, e.clone())).collect()
     }
 
-    /// A redirect of a robots file: in the turn of its own site, or, at the same site, after its delay.
-    async fn robots_hop(&self, name: &str, url: Url) -> Result<(Url, Answer), FetchError> {
+    /// A redirect of a robots file, wherever it leads: asked for without asking that site's own robots file, but within its politeness.
+    async fn robots_hop(&self, url: Url) -> Result<(Url, Answer), FetchError> {
         let wanted = robots_wanted(url.clone());
         self.acceptable(&wanted)?;
-        if url.host_str() != Some(name) {
-            return self.fetch_one(wanted, true).await.result.map(|answer| (url, answer));
-        }
-        let delay = self.queue.lock().view(name, Instant::now()).map_or(Duration::ZERO, |site| site.delay);
+        let Some(name) = url.host_str() else { return Err(FetchError::Scheme { url: url.to_string() }) };
+        let address = self.locate(&url).await?;
+        self.queue.lock().guest_came(name, Instant::now());
+        let answered = self.visit(name, address, &wanted).await;
+        let went = match &answered {
+            Ok(answer) if matches!(answer.status, 429 | 503) => Went::Badly(answer.retry_after()),
+            _ => Went::NotAsked,
+        };
+        self.queue.lock().guest_went(name, &went, Instant::now());
+        self.wake.notify_one();
+        Ok((url.clone(), answered?))
+    }
+
+    /// Asks a site in another site's turn, as soon as its politeness allows.
+    async fn visit(&self, name: &str, address: SocketAddr, wanted: &Wanted) -> Result<Answer, FetchError> {
+        let until = Instant::now() + GUEST_TIME;
+        let mut retried = false;
         loop {
-            tokio::time::sleep(delay).await;
-            match self.ask(name, &wanted, false, ROBOTS_BYTES_MAX, Line::Tries).await {
-                Asking::Answered(answer) => return Ok((url, *answer)),
-                Asking::Failed(e) => return Err(e),
-                Asking::NotFree | Asking::Stale => tokio::time::sleep(Duration::from_millis(50)).await,
+            let now = Instant::now();
+            let free = self.queue.lock().visit(name, address.ip(), now);
+            match free {
+                Err(_) if now >= until => return Err(FetchError::Time(GUEST_TIME)),
+                Err(next_at) => tokio::time::sleep_until(next_at.min(until)).await,
+                Ok(()) => {
+                    let asking = self.ask_at(address, wanted, retried, ROBOTS_BYTES_MAX).await;
+                    self.queue.lock().leave(name, address.ip(), Instant::now());
+                    match asking {
+                        Asking::Answered(answer) => return Ok(*answer),
+                        Asking::Failed(e) => return Err(e),
+                        Asking::NotFree | Asking::Stale => retried = true,
+                    }
+                }
             }
         }
     }
 
     /// Asks a site for a page; the site's turn is ours.
-    async fn ask(
-        &self,
-        name: &str,
-        wanted: &Wanted,
-        retried: bool,
-        body_bytes_max: usize,
-        line: Line,
-    ) -> Asking {
+    async fn ask(&self, name: &str, wanted: &Wanted, retried: bool, body_bytes_max: usize) -> Asking {
         let address = match self.locate(&wanted.url).await {
             Ok(address) => address,
             Err(e) => return Asking::Failed(e),
         };
-        let now = Instant::now();
-        let free = match line {
-            Line::Waits => self.queue.lock().take(name, address.ip(), now),
-            Line::Tries => self.queue.lock().try_take(address.ip(), now),
-        };
-        if !free {
+        if !self.queue.lock().take(name, address.ip(), Instant::now()) {
             return Asking::NotFree;
         }
         let asking = self.ask_at(address, wanted, retried, body_bytes_max).await;
-        self.queue.lock().give(address.ip(), Instant::now());
+        self.queue.lock().leave(name, address.ip(), Instant::now());
         self.wake.notify_one();
         asking
     }
@@ -307,6 +335,7 @@ impl Inner {
             known: &wanted.known,
             user_agent: &self.user_agent,
             limits: &limits,
+            now_ms: (self.settings.clock)(),
             wants: if wanted.any_type { &|_| true } else { &*self.settings.wants },
         };
         match asked.ask(&mut wire).await {

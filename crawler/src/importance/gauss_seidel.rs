@@ -9,8 +9,10 @@
 //!
 //! λ is an estimate until the end, and may be below c·M_ii at first; such a page takes its own last value instead, as any
 //! other's. λ and |I|₁ stay as they are during a sweep; where changes don't get smaller from sweep to sweep, λ follows its estimate more
-//! slowly. Should even that not settle in twice the rounds that power iteration needs, power iteration goes on from there. Where what pages without links have is spread ([`FixedPoint::Spread`]),
-//! the vector is that of λ = 1, scaled to 1 at the end.
+//! slowly. Should even that not settle in twice the rounds that power iteration needs, power iteration goes on from there. It begins
+//! anew where values grow without bound: along a chain of pages in the order of the sweep, among many without links, λ is far below c at
+//! first, and each page of the chain gets c/λ times what the one before has. Where what pages without links have is spread
+//! ([`FixedPoint::Spread`]), the vector is that of λ = 1, scaled to 1 at the end.
 
 use super::graph::Graph;
 use super::power::{self, Sums, gather};
@@ -29,13 +31,15 @@ pub(super) fn solve(
     settings: &Settings,
     progress: &mut dyn FnMut(u32, f64),
 ) -> Solution {
+    let start = values.clone();
     let mut sweep = Sweep::new(graph, e, values, settings);
     let mut solution = Solution { values: Vec::new(), rounds: 0, change: f64::INFINITY, converged: false };
     let patience = 2.0 * settings.change_max().ln() / settings.damping.ln();
     while solution.rounds < settings.rounds_max && !solution.converged {
-        if f64::from(solution.rounds) > patience {
+        let grown = !(sweep.sums.linked + sweep.sums.dangling).is_finite();
+        if f64::from(solution.rounds) > patience || grown {
             let sum: f64 = sweep.values.iter().sum();
-            let values = sweep.values.iter().map(|value| value / sum).collect();
+            let values = if grown { start } else { sweep.values.iter().map(|value| value / sum).collect() };
             let before = solution.rounds;
             let settings = Settings { rounds_max: settings.rounds_max - before, ..*settings };
             let rest = power::solve(graph, e, values, &settings, &mut |round, change| {

@@ -17,6 +17,9 @@
 //! | [`Method::GaussSeidel`] | each page from the newest values | links by target |
 //! | [`both`] | importance and usefulness in one scan of the links | a [`Grid`] |
 //!
+//! [`workers`] has several processes do it, each owning a slice of the pages, in lock-step or each in its own time. [`on_disk`] does
+//! it in little memory.
+//!
 //! [`publish`] lifts pages that somebody names as far as was asked; [`Opic`] estimates importance while pages arrive, without
 //! the links of the others.
 //!
@@ -33,16 +36,20 @@ mod opic;
 mod personalisation;
 mod power;
 mod publication;
+mod repair;
 #[cfg(test)]
 mod tests;
 mod usefulness;
+pub mod workers;
 
 pub(crate) use graph::tidy;
 pub use graph::{Graph, GraphBuilder, LINKS_MAX};
 pub use grid::{Both, Grid, both};
-pub use opic::Opic;
+pub use opic::{Opic, Window};
 pub use personalisation::Personalisation;
+pub(crate) use publication::check as check_publication;
 pub use publication::{Published, publish};
+pub use repair::{Before, Exact, Repaired};
 pub use usefulness::{Interest, Usefulness, usefulness};
 
 /// What can be wrong with what is asked.

@@ -57,6 +57,21 @@ impl Personalisation {
         }
     }
 
+    /// Speaks of more pages: uniform as before, or with nothing for the new ones. Says what the old shares were multiplied by.
+    pub(super) fn grow(&mut self, pages: usize) -> f64 {
+        match &mut self.kind {
+            Kind::Uniform(known) => {
+                let by = *known as f64 / pages as f64;
+                *known = pages;
+                by
+            }
+            Kind::Given(shares) => {
+                shares.resize(pages, 0.0);
+                1.0
+            }
+        }
+    }
+
     pub(super) fn check_len(&self, pages: usize) -> Result<(), ImportanceError> {
         check_len("personalisation", self.pages(), pages)
     }

@@ -36,13 +36,7 @@ pub fn publish(
     top: f64,
     settings: &Settings,
 ) -> Result<Published, ImportanceError> {
-    if !(top > 0.0 && top <= 1.0) {
-        return Err(ImportanceError::Setting { name: "top", expected: "above 0, at most 1", found: top });
-    }
-    let pages = graph.pages();
-    if let Some(beyond) = named.iter().find(|page| **page as usize >= pages) {
-        return Err(ImportanceError::Page { page: u64::from(*beyond), pages: pages as u64 });
-    }
+    check(named, top, graph.pages())?;
     let mut named = named.to_vec();
     named.sort_unstable();
     named.dedup();
@@ -64,28 +58,57 @@ pub fn publish(
         let reached = are_top(&importance.values, &named, top);
         Ok(Published { strength, personalisation, importance, reached })
     };
-    let without = solve(0.0, None)?;
-    if without.reached {
-        return Ok(without);
+    let mut best: Option<Published> = None;
+    let mut last: Option<Vec<f64>> = None;
+    least_strength(|strength| {
+        let tried = solve(strength, last.as_deref())?;
+        let reached = tried.reached;
+        last = Some(tried.importance.values.clone());
+        if reached || strength == STRENGTH_MAX {
+            best = Some(tried);
+        }
+        Ok::<_, ImportanceError>(reached)
+    })?;
+    // The search ends with a strength that is enough, or has tried the most there is.
+    best.map_or_else(|| solve(STRENGTH_MAX, None), Ok)
+}
+
+/// Whether pages named and the part that is the top make sense.
+pub(crate) fn check(named: &[u32], top: f64, pages: usize) -> Result<(), ImportanceError> {
+    if !(top > 0.0 && top <= 1.0) {
+        return Err(ImportanceError::Setting { name: "top", expected: "above 0, at most 1", found: top });
     }
-    let mut best = solve(STRENGTH_MAX, Some(&without.importance.values))?;
-    if !best.reached {
-        return Ok(best);
+    match named.iter().find(|page| **page as usize >= pages) {
+        Some(beyond) => Err(ImportanceError::Page { page: u64::from(*beyond), pages: pages as u64 }),
+        None => Ok(()),
     }
-    // Between a strength that is too little and one that is enough, on a scale of proportions.
-    let mut little = 1e-12;
-    while best.strength > little * (1.0 + STRENGTH_PART) {
-        let middle = (little * best.strength).sqrt();
-        let tried = solve(middle, Some(&best.importance.values))?;
-        if tried.reached { best = tried } else { little = middle }
+}
+
+/// The least strength that `is_enough`, and whether even the most is: between one that is too little and one that is enough, on a
+/// scale of proportions.
+pub(super) fn least_strength<E>(mut is_enough: impl FnMut(f64) -> Result<bool, E>) -> Result<(f64, bool), E> {
+    if is_enough(0.0)? {
+        return Ok((0.0, true));
     }
-    Ok(best)
+    if !is_enough(STRENGTH_MAX)? {
+        return Ok((STRENGTH_MAX, false));
+    }
+    let (mut little, mut enough) = (1e-12, STRENGTH_MAX);
+    while enough > little * (1.0 + STRENGTH_PART) {
+        let middle = (little * enough).sqrt();
+        if is_enough(middle)? { enough = middle } else { little = middle }
+    }
+    Ok((enough, true))
+}
+
+/// How many pages the `top` part of them is.
+pub(super) fn places(pages: usize, top: f64) -> usize {
+    ((pages as f64 * top).floor() as usize).max(1)
 }
 
 /// Whether all of `named` are among the `top` part of all pages; pages alike share the better place.
 fn are_top(values: &[f64], named: &[u32], top: f64) -> bool {
-    let places = ((values.len() as f64 * top).floor() as usize).max(1);
     let least =
         named.iter().filter_map(|page| values.get(*page as usize)).copied().fold(f64::INFINITY, f64::min);
-    values.iter().filter(|value| **value > least).count() < places
+    values.iter().filter(|value| **value > least).count() < places(values.len(), top)
 }

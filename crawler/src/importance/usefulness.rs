@@ -42,6 +42,11 @@ impl Interest {
         Self { words }
     }
 
+    /// What it takes in memory: a bit a page.
+    pub(super) fn bytes(&self) -> usize {
+        self.words.len() * 8
+    }
+
     /// Whether `page` is of interest.
     #[must_use]
     pub fn has(&self, page: usize) -> bool {
@@ -85,6 +90,13 @@ impl Change {
         self.changed += changed;
         self.largest = self.largest.max(new);
         self.changed_most = self.changed_most.max(changed);
+    }
+
+    pub(super) fn merge(&mut self, other: &Self) {
+        self.sum += other.sum;
+        self.changed += other.changed;
+        self.largest = self.largest.max(other.largest);
+        self.changed_most = self.changed_most.max(other.changed_most);
     }
 
     /// The larger of both parts; 0 where there is nothing and nothing changed.

@@ -3,7 +3,7 @@
 //! ```text
 //!   OFFSET  SIZE  FIELD
 //!        0     4  magic "WBLM"
-//!        4     4  version 1
+//!        4     4  version 2
 //!        8     4  pages
 //!       12     4  zero
 //!       16     8  links
@@ -12,7 +12,7 @@
 //!       40     8  where the directory begins
 //!       48     8  where the directory ends
 //!       56     8  CRC-64 of all the above
-//!     4096     …  tiles, row after row; in each its cells, row after row, as frames (frame.rs)
+//!     4096     …  tiles, row after row; in each its cells, column after column, as frames (frame.rs)
 //!        …     …  numbers of links, block after block (degrees.rs)
 //!        …     …  directory: where each tile begins, and the last one ends, 8 each; the same of the numbers of links; CRC-64 8
 //! ```
@@ -35,7 +35,7 @@ use super::frame::{self, FRAME_LINKS_MAX, Frame};
 use super::{MatrixError, Result, TILE_BITS, degrees};
 use crate::importance::kernel::BLOCK;
 
-const MAGIC: [u8; 8] = *b"WBLM\x01\0\0\0";
+const MAGIC: [u8; 8] = *b"WBLM\x02\0\0\0";
 const HEAD_BYTES: usize = 64;
 const WRITE_BYTES: usize = 1 << 20;
 const READ_BYTES: usize = 1 << 19;
@@ -265,7 +265,7 @@ impl Matrix {
             head.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |f| u64::from_le_bytes(*f))
         };
         if head.first_chunk() != Some(&MAGIC) {
-            return Err(wrong(0, "not a link matrix of version 1"));
+            return Err(wrong(0, "not a link matrix of version 2"));
         }
         if crc64(head.get(..56).unwrap_or_default()) != field(56) {
             return Err(wrong(0, "the checksum of its head is wrong"));
@@ -379,6 +379,69 @@ impl Matrix {
             }
         }
         Ok(Some(found))
+    }
+
+    /// The pages that link to `page`, sorted. Reads a column of tiles: for questions, not for scans.
+    ///
+    /// # Errors
+    /// When the disk refuses, or the file is damaged.
+    pub fn links_to(&self, page: u32) -> Result<Vec<u32>> {
+        let (mut found, mut frame) = (Vec::new(), Frame::default());
+        if page >= self.pages {
+            return Ok(found);
+        }
+        let column = (page as usize / BLOCK) >> TILE_BITS;
+        for row in 0..self.tiles() {
+            let mut frames = Frames::new(self, self.tile_row(row, column..column + 1));
+            while frames.next(&mut frame)? {
+                if usize::from(frame.to) == page as usize / BLOCK {
+                    let to_page =
+                        frame.positions.iter().filter(|position| *position & 0xffff == page & 0xffff);
+                    found.extend(to_page.map(|position| u32::from(frame.from) << 16 | position >> 16));
+                }
+            }
+        }
+        found.sort_unstable();
+        Ok(found)
+    }
+
+    /// How many links a page has; none if it was not read.
+    ///
+    /// # Errors
+    /// When the disk refuses, or the file is damaged.
+    pub fn degree(&self, page: u32) -> Result<Option<u16>> {
+        if page >= self.pages {
+            return Ok(None);
+        }
+        let degrees = self.degrees(page as usize / BLOCK)?;
+        Ok(degrees.get(page as usize % BLOCK).copied().filter(|degree| *degree != degrees::UNREAD))
+    }
+
+    /// Calls `each` with every page in order, and whether it was read.
+    ///
+    /// # Errors
+    /// When the disk refuses, or the file is damaged.
+    pub fn for_pages(&self, mut each: impl FnMut(u32, bool)) -> Result<()> {
+        for block in 0..self.blocks() {
+            let degrees = self.degrees(block)?;
+            for (page, degree) in ((block * BLOCK) as u32..self.pages).zip(&degrees) {
+                each(page, *degree != degrees::UNREAD);
+            }
+        }
+        Ok(())
+    }
+
+    /// Calls `each` with every link, from and to, in the order of the file.
+    ///
+    /// # Errors
+    /// When the disk refuses, or the file is damaged.
+    pub fn for_links(&self, mut each: impl FnMut(u32, u32)) -> Result<()> {
+        let mut keys = self.keys();
+        while let Some(key) = keys.next()? {
+            let (from, to) = super::link(key);
+            each(from, to);
+        }
+        Ok(())
     }
 
     /// All links in order.

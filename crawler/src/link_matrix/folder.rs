@@ -90,6 +90,31 @@ impl LinkMatrix {
         Ok(built)
     }
 
+    /// Makes the pages of `all` count in place of everything before, of `pages` pages altogether (or as many as are named).
+    ///
+    /// # Errors
+    /// When the disk refuses. What counted before counts still.
+    pub fn replace(&mut self, all: MatrixBuilder, pages: Option<u32>) -> Result<Built> {
+        let built = all.finish(pages)?;
+        let number = self.next;
+        self.next += 1;
+        let matrix = Matrix::open(&*self.disk, &self.path(number))?;
+        self.hold_only(number, matrix)?;
+        Ok(built)
+    }
+
+    /// One matrix is all that counts; the others are removed.
+    fn hold_only(&mut self, number: u64, matrix: Matrix) -> Result<()> {
+        self.write_list(&[number])?;
+        let old = std::mem::replace(&mut self.numbers, vec![number]);
+        self.matrices = vec![matrix];
+        for number in old {
+            // What stays is removed when the folder is opened.
+            let _ = self.disk.remove(&self.path(number));
+        }
+        Ok(())
+    }
+
     /// Everything in one matrix.
     ///
     /// # Errors
@@ -100,13 +125,7 @@ impl LinkMatrix {
             self.next += 1;
             merge(self.disk.clone(), &path, &self.matrices)?;
             let matrix = Matrix::open(&*self.disk, &path)?;
-            self.write_list(&[number])?;
-            let old = std::mem::replace(&mut self.numbers, vec![number]);
-            self.matrices = vec![matrix];
-            for number in old {
-                // What stays is removed when the folder is opened.
-                let _ = self.disk.remove(&self.path(number));
-            }
+            self.hold_only(number, matrix)?;
         }
         Ok(self.matrices.first())
     }

@@ -69,25 +69,29 @@ pub(crate) fn frame_bytes(bytes: &[u8]) -> Option<Result<usize, String>> {
 impl Frame {
     /// Reads the frame that `bytes` are.
     pub(crate) fn read(&mut self, bytes: &[u8]) -> Result<(), String> {
-        let (body, crc) = bytes.split_last_chunk::<CRC_BYTES>().ok_or("cut short")?;
-        let (expected, found) = (crc64(body), u64::from_le_bytes(*crc));
-        if expected != found {
-            return Err(format!("expected CRC-64 {expected:016x}, found {found:016x}"));
-        }
-        let (head, payload) = body.split_first_chunk::<HEAD_BYTES>().ok_or("cut short")?;
-        let links = u32::from_le_bytes([head[4], head[5], head[6], head[7]]) as usize;
-        let first = u32::from_le_bytes([head[12], head[13], head[14], head[15]]);
-        let k = u32::from(head[16]);
-        if links == 0 || links > FRAME_LINKS_MAX || k > 31 {
-            return Err(format!("{links} links with k = {k}"));
-        }
-        self.from = u16::from_le_bytes([head[8], head[9]]);
-        self.to = u16::from_le_bytes([head[10], head[11]]);
         self.positions.clear();
-        self.positions.push(first);
-        match read_positions(payload, k, first, links - 1, &mut self.positions) {
-            true => Ok(()),
-            false => Err("codes that nobody wrote".into()),
-        }
+        (self.from, self.to) = read_onto(bytes, &mut self.positions)?;
+        Ok(())
     }
+}
+
+/// Checks the frame that `bytes` are, and appends its positions. Gives the blocks of its sources and targets.
+pub(crate) fn read_onto(bytes: &[u8], positions: &mut Vec<u32>) -> Result<(u16, u16), String> {
+    let (body, crc) = bytes.split_last_chunk::<CRC_BYTES>().ok_or("cut short")?;
+    let (expected, found) = (crc64(body), u64::from_le_bytes(*crc));
+    if expected != found {
+        return Err(format!("expected CRC-64 {expected:016x}, found {found:016x}"));
+    }
+    let (head, payload) = body.split_first_chunk::<HEAD_BYTES>().ok_or("cut short")?;
+    let links = u32::from_le_bytes([head[4], head[5], head[6], head[7]]) as usize;
+    let first = u32::from_le_bytes([head[12], head[13], head[14], head[15]]);
+    let k = u32::from(head[16]);
+    if links == 0 || links > FRAME_LINKS_MAX || k > 31 {
+        return Err(format!("{links} links with k = {k}"));
+    }
+    positions.push(first);
+    if !read_positions(payload, k, first, links - 1, positions) {
+        return Err("codes that nobody wrote".into());
+    }
+    Ok((u16::from_le_bytes([head[8], head[9]]), u16::from_le_bytes([head[10], head[11]])))
 }

@@ -20,6 +20,8 @@ use super::{MatrixError, Result};
 
 const CHUNK_BYTES: usize = 1 << 18;
 const CHUNK_KEYS: usize = CHUNK_BYTES / 8 - 1;
+/// Keys that room is made for first: most sorters get no more.
+const SMALL_KEYS: usize = 1 << 14;
 /// Files that begin so are of a sorter.
 pub(crate) const PREFIX: &str = "sort-";
 
@@ -59,8 +61,9 @@ impl Sorter {
             self.spill()?;
         }
         if self.keys.capacity() == self.keys.len() {
-            // Doubling, but never past the budget.
-            self.keys.reserve_exact(self.keys.len().clamp(1024, self.keys_max - self.keys.len()));
+            // What is not written to takes no memory yet; growing by doubling would have both halves for a while.
+            let room = if self.keys.len() < SMALL_KEYS { SMALL_KEYS } else { self.keys_max };
+            self.keys.reserve_exact(room.saturating_sub(self.keys.len()).max(1));
         }
         self.keys.push(key);
         Ok(())

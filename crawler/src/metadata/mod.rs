@@ -17,6 +17,7 @@
 //! 2. What [`UrlTable::settle`] returned is durable. What was offered and synced is settled after a crash.
 //! 3. A damaged file is an error with its path and offset, and is never taken for an answer.
 
+mod asked;
 mod files;
 mod refresh;
 mod runs;

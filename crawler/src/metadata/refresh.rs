@@ -54,7 +54,7 @@ pub struct RefreshRow {
     pub changes: u32,
     /// Reads that saw none.
     pub reads_without_change: u32,
-    /// The estimator's.
+    /// What it weighed when it was last read.
     pub importance: f32,
     /// What it is.
     pub kind: Kind,

@@ -6,20 +6,20 @@
 //!   a run: blocks, one after the other; how many entries, the manifest knows
 //! ```
 //!
-//! A batch of sorted keys is compared with a run by reading both once. The page cache is told to forget what was read, so that a
-//! sweep over all known URLs takes memory for a few blocks.
+//! A batch of sorted keys is compared with a run by reading both once. Runs are written and read past the page cache, ahead of
+//! whoever needs them, so that a sweep over all known URLs takes memory for a few megabytes.
 
-use std::fs::File;
-use std::io::{BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use webbase_storage::disk::{Appender, Disk, DiskFile, OsDisk, ReadAhead, Through};
 
 use super::Result;
 use super::files::{at, corrupt, crc, sync_folder_of};
 
 const ENTRIES: usize = 4096;
 const BLOCK_BYTES: usize = ENTRIES * 16 + 8;
-/// Bytes between two hints to the page cache.
-const FORGET_BYTES: u64 = 16 << 20;
 
 /// An entry: 96 bits of hash, 32 of URL-id.
 pub(super) type Entry = u128;
@@ -40,7 +40,8 @@ impl Run {
 /// Writes a run; entries come in order.
 pub(super) struct RunWriter {
     path: PathBuf,
-    file: BufWriter<File>,
+    file: Arc<dyn DiskFile>,
+    appender: Appender,
     block: Vec<u8>,
     entries: u64,
     number: u64,
@@ -49,9 +50,10 @@ pub(super) struct RunWriter {
 impl RunWriter {
     pub(super) fn create(folder: &Path, number: u64) -> Result<RunWriter> {
         let path = Run { number, entries: 0 }.path(folder);
-        let file = at(&path, File::create(&path))?;
-        let file = BufWriter::with_capacity(1 << 20, file);
-        Ok(RunWriter { path, file, block: Vec::with_capacity(BLOCK_BYTES), entries: 0, number })
+        let file = at(&path, OsDisk::new().open(&path, true))?;
+        let appender = at(&path, Appender::new(file.clone(), 0))?;
+        let block = Vec::with_capacity(BLOCK_BYTES);
+        Ok(RunWriter { path, file, appender, block, entries: 0, number })
     }
 
     pub(super) fn push(&mut self, entry: Entry) -> Result<()> {
@@ -65,18 +67,18 @@ impl RunWriter {
         if !self.block.is_empty() {
             self.write_block()?;
         }
-        let RunWriter { path, file, entries, number, .. } = self;
-        let file = at(&path, file.into_inner().map_err(std::io::IntoInnerError::into_error))?;
-        at(&path, file.sync_all())?;
-        forget(&file, 0, 0);
-        sync_folder_of(&path)?;
-        Ok(Run { number, entries })
+        at(&self.path, self.appender.flush())?;
+        // Past the page cache whole blocks are written: what fills the last one up is not of the run.
+        at(&self.path, self.file.set_len(self.appender.end()))?;
+        at(&self.path, self.file.sync())?;
+        sync_folder_of(&self.path)?;
+        Ok(Run { number: self.number, entries: self.entries })
     }
 
     fn write_block(&mut self) -> Result<()> {
         let sum = crc(&self.block).to_le_bytes();
         self.block.extend_from_slice(&sum);
-        at(&self.path, self.file.write_all(&self.block))?;
+        at(&self.path, self.appender.write(&self.block))?;
         self.block.clear();
         Ok(())
     }
@@ -85,88 +87,101 @@ impl RunWriter {
 /// Reads a run from its start, block by block.
 pub(super) struct RunReader {
     path: PathBuf,
-    file: File,
+    ahead: ReadAhead,
     left: u64,
     offset: u64,
-    forgotten: u64,
-    bytes: Vec<u8>,
-    block: Vec<Entry>,
-    at: usize,
+    block: Bytes,
 }
 
 impl RunReader {
     pub(super) fn open(folder: &Path, run: &Run) -> Result<RunReader> {
         let path = run.path(folder);
-        let file = at(&path, File::open(&path))?;
-        let found = at(&path, file.metadata())?.len();
+        let file = at(&path, OsDisk::new().open(&path, false))?;
+        let found = at(&path, file.len())?;
         let expected = run.entries * 16 + run.entries.div_ceil(ENTRIES as u64) * 8;
         if found != expected {
             return corrupt(&path, found.min(expected), "the run has another length than the manifest says");
         }
-        Ok(RunReader {
-            path,
-            file,
-            left: run.entries,
-            offset: 0,
-            forgotten: 0,
-            bytes: Vec::new(),
-            block: Vec::new(),
-            at: 0,
-        })
+        let ahead = ReadAhead::new(file, 0..expected, Through::Direct);
+        Ok(RunReader { path, ahead, left: run.entries, offset: 0, block: Bytes::new() })
     }
 
-    /// The entries of the block that are not passed yet; empty at the end of the run.
-    pub(super) fn block(&mut self) -> Result<&[Entry]> {
-        if self.at >= self.block.len() && self.left > 0 {
-            self.read_block()?;
+    /// The entries of the next block, as they are on disk; none at the end of the run.
+    pub(super) fn next_block(&mut self) -> Result<&[[u8; 16]]> {
+        let entries = self.left.min(ENTRIES as u64);
+        if entries == 0 {
+            return Ok(&[]);
         }
-        Ok(self.block.get(self.at..).unwrap_or(&[]))
-    }
-
-    /// Passes some entries of the block.
-    pub(super) fn pass(&mut self, count: usize) {
-        self.at += count;
-    }
-
-    pub(super) fn next(&mut self) -> Result<Option<Entry>> {
-        let entry = self.block()?.first().copied();
-        self.at += 1;
-        Ok(entry)
-    }
-
-    fn read_block(&mut self) -> Result<()> {
-        let entries = (self.left as usize).min(ENTRIES);
-        self.bytes.resize(entries * 16 + 8, 0);
-        at(&self.path, self.file.read_exact(&mut self.bytes))?;
-        let (body, sum) = self.bytes.split_at(entries * 16);
-        if crc(body).to_le_bytes() != *sum {
-            return corrupt(&self.path, self.offset, "a block of known URLs is damaged");
-        }
-        self.block.clear();
-        let entry = |bytes: &[u8]| <[u8; 16]>::try_from(bytes).map_or(0, u128::from_be_bytes);
-        self.block.extend(body.chunks_exact(16).map(entry));
-        self.offset += self.bytes.len() as u64;
-        self.left -= entries as u64;
-        self.at = 0;
-        if self.offset - self.forgotten >= FORGET_BYTES || self.left == 0 {
-            forget(&self.file, self.forgotten, self.offset - self.forgotten);
-            self.forgotten = self.offset;
-        }
-        Ok(())
+        let bytes = entries * 16 + 8;
+        self.block = at(&self.path, self.ahead.get(self.offset..self.offset + bytes))?;
+        let block = entries_of(&self.path, self.offset, &self.block)?;
+        self.offset += bytes;
+        self.left -= entries;
+        Ok(block)
     }
 }
 
-/// Tells the page cache that a range will not be read again soon; 0 bytes: to the end of the file.
-pub(super) fn forget(file: &File, offset: u64, bytes: u64) {
-    // A hint: where it is not taken, only memory suffers.
-    let _ = rustix::fs::fadvise(file, offset, std::num::NonZeroU64::new(bytes), rustix::fs::Advice::DontNeed);
+/// The URL-id of one hash in a run, by halving it: a block is read for each half.
+pub(super) fn lookup(folder: &Path, run: &Run, hash: Entry) -> Result<Option<u32>> {
+    let path = run.path(folder);
+    let file = at(&path, OsDisk::new().open(&path, false))?;
+    let key = |bytes: &[u8; 16]| Entry::from_be_bytes(*bytes) >> 32;
+    let (mut from, mut to) = (0, run.entries.div_ceil(ENTRIES as u64));
+    while from < to {
+        let middle = (from + to) / 2;
+        let offset = middle * BLOCK_BYTES as u64;
+        let entries = (run.entries - middle * ENTRIES as u64).min(ENTRIES as u64);
+        let bytes = at(&path, file.read_vec(entries as usize * 16 + 8, offset))?;
+        let block = entries_of(&path, offset, &bytes)?;
+        match (block.first(), block.last()) {
+            (Some(first), _) if hash >> 32 < key(first) => to = middle,
+            (_, Some(last)) if hash >> 32 > key(last) => from = middle + 1,
+            _ => {
+                let found = block.binary_search_by_key(&(hash >> 32), key);
+                return Ok(found
+                    .ok()
+                    .and_then(|at| block.get(at))
+                    .map(|entry| Entry::from_be_bytes(*entry) as u32));
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// The entries of a block, if it is whole.
+fn entries_of<'a>(path: &Path, offset: u64, block: &'a [u8]) -> Result<&'a [[u8; 16]]> {
+    match block.split_last_chunk::<8>() {
+        Some((body, sum)) if crc(body).to_le_bytes() == *sum => Ok(body.as_chunks().0),
+        _ => corrupt(path, offset, "a block of known URLs is damaged"),
+    }
+}
+
+/// The entries of a run, one after the other.
+struct Entries {
+    reader: RunReader,
+    block: Vec<Entry>,
+    at: usize,
+}
+
+impl Entries {
+    fn next(&mut self) -> Result<Option<Entry>> {
+        if self.at == self.block.len() {
+            self.block.clear();
+            let block = self.reader.next_block()?;
+            self.block.extend(block.iter().map(|bytes| Entry::from_be_bytes(*bytes)));
+            self.at = 0;
+        }
+        let entry = self.block.get(self.at).copied();
+        self.at += usize::from(entry.is_some());
+        Ok(entry)
+    }
 }
 
 /// Merges runs into one.
 pub(super) fn merge(folder: &Path, runs: &[Run], number: u64) -> Result<Run> {
     let mut readers = Vec::with_capacity(runs.len());
     for run in runs {
-        readers.push(RunReader::open(folder, run)?);
+        readers.push(Entries { reader: RunReader::open(folder, run)?, block: Vec::new(), at: 0 });
     }
     let mut writer = RunWriter::create(folder, number)?;
     let mut heads: Vec<Option<Entry>> = Vec::with_capacity(readers.len());

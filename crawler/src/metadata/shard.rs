@@ -9,34 +9,33 @@ use std::net::IpAddr;
 
 /// Links that another crawler owns.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct HandOver {
+pub struct HandOver<L> {
     /// Which crawler, from 0.
     pub to: u32,
-    /// Canonical URLs.
-    pub links: Vec<String>,
+    /// The links.
+    pub links: Vec<L>,
 }
 
-/// Which crawler owns which host.
+/// Which crawler owns which host, and links that wait to be handed over.
 #[derive(Clone, Debug)]
-pub struct Sharding {
+pub struct Sharding<L> {
     own: u32,
     count: u32,
     key: [u8; 32],
     /// Hosts whose address moved them.
     moved: HashMap<String, u32>,
-    waiting: Vec<Vec<String>>,
-    batch: usize,
+    waiting: Vec<Vec<L>>,
 }
 
-impl Sharding {
-    /// Crawler `own` of `count`. All of them have the same key; a batch is handed over when it has `batch` links.
+impl<L> Sharding<L> {
+    /// Crawler `own` of `count`. All of them have the same key.
     ///
     /// # Panics
     /// If `own` is not below `count`.
-    pub fn new(own: u32, count: u32, key: [u8; 32], batch: usize) -> Sharding {
+    pub fn new(own: u32, count: u32, key: [u8; 32]) -> Sharding<L> {
         assert!(own < count, "crawler {own} of {count} is none of them");
-        let waiting = vec![Vec::new(); count as usize];
-        Sharding { own, count, key, moved: HashMap::new(), waiting, batch: batch.max(1) }
+        let waiting = (0..count).map(|_| Vec::new()).collect();
+        Sharding { own, count, key, moved: HashMap::new(), waiting }
     }
 
     /// The owner of a host.
@@ -58,22 +57,20 @@ impl Sharding {
         owner
     }
 
-    /// Sorts a link: true if it is our own; otherwise it waits, and a full batch is handed over.
-    pub fn sort(&mut self, host: &str, url: &str) -> (bool, Option<HandOver>) {
+    /// Sorts a link: it comes back if it is our own; otherwise it waits for [`Sharding::flush`].
+    pub fn sort(&mut self, host: &str, link: L) -> Option<L> {
         let to = self.owner(host);
-        if to == self.own {
-            return (true, None);
+        match self.waiting.get_mut(to as usize) {
+            Some(waiting) if to != self.own => {
+                waiting.push(link);
+                None
+            }
+            _ => Some(link),
         }
-        let Some(waiting) = self.waiting.get_mut(to as usize) else { return (true, None) };
-        waiting.push(url.to_owned());
-        if waiting.len() < self.batch {
-            return (false, None);
-        }
-        (false, Some(HandOver { to, links: std::mem::take(waiting) }))
     }
 
-    /// Everything that waits.
-    pub fn flush(&mut self) -> Vec<HandOver> {
+    /// Everything that waits, a batch for each of the others.
+    pub fn flush(&mut self) -> Vec<HandOver<L>> {
         let all = (0..).zip(self.waiting.iter_mut());
         all.filter(|(_, links)| !links.is_empty())
             .map(|(to, links)| HandOver { to, links: std::mem::take(links) })

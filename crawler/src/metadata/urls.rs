@@ -12,21 +12,27 @@
 //! state with all links still pending, a crash after it the new state. Files that no manifest names are removed at the next
 //! opening. Beyond the lengths that the manifest knows, `urls` and `places` are cut off.
 
-use std::fs::{File, OpenOptions};
-use std::io::{BufReader, BufWriter, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use rayon::prelude::*;
+use webbase_storage::disk::{Appender, Disk, DiskFile, OsDisk, ReadAhead, Through};
 
 use super::files::{at, corrupt, crc, replace};
-use super::runs::{Entry, Run, RunReader, RunWriter, merge};
+use super::runs::{Entry, Run, RunReader, RunWriter, lookup, merge};
 use super::{MetadataError, Result};
 
 const MAGIC: &[u8; 4] = b"WBUT";
 const VERSION: u32 = 1;
-/// Runs beside the largest one before all are merged.
+/// Runs beside the largest one before they are merged.
 const RUNS_MAX: usize = 8;
+/// Runs beside the largest one are merged into it when it is no longer this many times as large as all of them.
+const LARGEST_TIMES: u64 = 4;
+/// Links that are hashed at once, by all cores.
+const TOGETHER: usize = 4096;
 /// No URL is longer.
-const URL_BYTES_MAX: usize = 1 << 16;
+pub(super) const URL_BYTES_MAX: usize = 1 << 16;
 
 /// What became of one offered link, in the order of offering.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,15 +46,16 @@ pub struct Settled {
 /// All known URLs.
 #[derive(Debug)]
 pub struct UrlTable {
-    folder: PathBuf,
+    pub(super) folder: PathBuf,
     key: [u8; 32],
     runs: Vec<Run>,
-    count: u32,
-    urls_bytes: u64,
-    urls: File,
-    places: File,
+    pub(super) count: u32,
+    pub(super) urls_bytes: u64,
+    urls: Arc<dyn DiskFile>,
+    places: Arc<dyn DiskFile>,
     pending_number: u64,
-    pending: BufWriter<File>,
+    pending_file: Arc<dyn DiskFile>,
+    pending: Appender,
     /// (hash, number of the link), unsorted.
     waiting: Vec<Entry>,
     poisoned: bool,
@@ -63,23 +70,21 @@ impl UrlTable {
         at(folder, std::fs::create_dir_all(folder))?;
         let manifest = Manifest::read(&folder.join("manifest"))?;
         let (urls_path, places_path) = (folder.join("urls"), folder.join("places"));
-        let open = |path: &Path| {
-            at(path, OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path))
-        };
+        let open = |path: &Path| at(path, OsDisk::new().open(path, !path.exists()));
         let (urls, places) = (open(&urls_path)?, open(&places_path)?);
         for (path, file, bytes) in
             [(&urls_path, &urls, manifest.urls_bytes), (&places_path, &places, u64::from(manifest.count) * 8)]
         {
-            if at(path, file.metadata())?.len() < bytes {
+            if at(path, file.len())? < bytes {
                 return corrupt(path, bytes, "the file is shorter than the manifest says");
             }
             at(path, file.set_len(bytes))?;
         }
         let pending_path = pending_path(folder, manifest.pending);
-        let mut pending = open(&pending_path)?;
-        let (waiting, whole) = read_pending(&pending_path, &key)?;
-        at(&pending_path, pending.set_len(whole))?;
-        at(&pending_path, pending.seek(SeekFrom::End(0)))?;
+        let pending_file = open(&pending_path)?;
+        let (waiting, whole) = read_pending(&pending_path, &pending_file, &key)?;
+        at(&pending_path, pending_file.set_len(whole))?;
+        let pending = at(&pending_path, Appender::new(pending_file.clone(), whole))?;
         remove_unnamed(folder, &manifest)?;
         Ok(UrlTable {
             folder: folder.to_owned(),
@@ -90,7 +95,8 @@ impl UrlTable {
             urls,
             places,
             pending_number: manifest.pending,
-            pending: BufWriter::with_capacity(1 << 20, pending),
+            pending_file,
+            pending,
             waiting,
             poisoned: false,
         })
@@ -101,24 +107,44 @@ impl UrlTable {
     /// # Errors
     /// A full disk, or a table that refused a write before. A URL longer than 64 KiB is refused by `Ok(false)`.
     pub fn offer(&mut self, url: &str) -> Result<bool> {
-        if url.is_empty() || url.len() > URL_BYTES_MAX {
+        if !is_offered(url) {
             return Ok(false);
         }
         self.refuse_if_poisoned()?;
-        let number = u32::try_from(self.waiting.len()).map_err(|_| MetadataError::Full)?;
-        let hash = hash(&self.key, url.as_bytes());
-        let path = || pending_path(&self.folder, self.pending_number);
-        let mut head = [0; 12];
-        let (length, sum) = head.split_at_mut(4);
-        length.copy_from_slice(&(url.len() as u32).to_le_bytes());
-        sum.copy_from_slice(&crc(url.as_bytes()).to_le_bytes());
-        let written = self.pending.write_all(&head).and_then(|()| self.pending.write_all(url.as_bytes()));
-        if let Err(source) = written {
-            self.poisoned = true;
-            return Err(MetadataError::Io { path: path(), source });
-        }
-        self.waiting.push(hash | Entry::from(number));
+        self.take(url, hash(&self.key, url.as_bytes()), crc(url.as_bytes()))?;
         Ok(true)
+    }
+
+    /// Offers many links at once, hashed by all cores. Those that cannot be offered (empty, or longer than 64 KiB) are left out; says
+    /// how many were taken.
+    ///
+    /// # Errors
+    /// As [`UrlTable::offer`]; the links before the one that failed are taken.
+    pub fn offer_all<U: AsRef<str> + Sync>(&mut self, urls: &[U]) -> Result<usize> {
+        self.refuse_if_poisoned()?;
+        let (key, mut taken) = (self.key, 0);
+        for some in urls.chunks(TOGETHER * rayon::current_num_threads()) {
+            let sums = |url: &U| (hash(&key, url.as_ref().as_bytes()), crc(url.as_ref().as_bytes()));
+            let sums: Vec<(Entry, u64)> = some.par_iter().with_min_len(TOGETHER / 4).map(sums).collect();
+            for (url, (hash, sum)) in some.iter().zip(sums).filter(|(url, _)| is_offered(url.as_ref())) {
+                self.take(url.as_ref(), hash, sum)?;
+                taken += 1;
+            }
+        }
+        Ok(taken)
+    }
+
+    fn take(&mut self, url: &str, hash: Entry, sum: u64) -> Result<()> {
+        let number = u32::try_from(self.waiting.len()).map_err(|_| MetadataError::Full)?;
+        let mut head = [0; 12];
+        let (length, sum_at) = head.split_at_mut(4);
+        length.copy_from_slice(&(url.len() as u32).to_le_bytes());
+        sum_at.copy_from_slice(&sum.to_le_bytes());
+        let written = self.pending.write(&head).and_then(|()| self.pending.write(url.as_bytes()));
+        self.poisoned = written.is_err();
+        at(&pending_path(&self.folder, self.pending_number), written)?;
+        self.waiting.push(hash | Entry::from(number));
+        Ok(())
     }
 
     /// Makes what was offered durable: it will be settled even after a crash.
@@ -127,7 +153,7 @@ impl UrlTable {
     /// A disk that cannot; then the table refuses everything until it is opened again.
     pub fn sync(&mut self) -> Result<()> {
         self.refuse_if_poisoned()?;
-        let done = self.pending.flush().and_then(|()| self.pending.get_ref().sync_data());
+        let done = self.pending.flush().and_then(|()| self.pending_file.sync());
         self.poisoned = done.is_err();
         at(&pending_path(&self.folder, self.pending_number), done)
     }
@@ -166,7 +192,7 @@ impl UrlTable {
             return Ok(settled);
         }
         let mut batch = std::mem::take(&mut self.waiting);
-        batch.sort_unstable();
+        batch.par_sort_unstable();
         for run in &self.runs {
             find(&self.folder, run, &batch, &mut settled)?;
         }
@@ -210,7 +236,7 @@ impl UrlTable {
             runs.push(writer.finish()?);
         }
         if runs.len() > RUNS_MAX {
-            runs = vec![merge(&self.folder, &runs, number + 1)?];
+            runs = merged(&self.folder, runs, number + 1)?;
         }
         let next = Manifest {
             count: self.count + firsts.len() as u32,
@@ -219,9 +245,10 @@ impl UrlTable {
             runs,
         };
         let path = pending_path(&self.folder, next.pending);
-        let pending = at(&path, File::create(&path))?;
+        let pending_file = at(&path, OsDisk::new().open(&path, true))?;
+        let pending = at(&path, Appender::new(pending_file.clone(), 0))?;
         replace(&self.folder.join("manifest"), &next.to_bytes())?;
-        self.pending = BufWriter::with_capacity(1 << 20, pending);
+        (self.pending_file, self.pending) = (pending_file, pending);
         self.pending_number = next.pending;
         self.count = next.count;
         self.urls_bytes = urls_bytes;
@@ -234,30 +261,42 @@ impl UrlTable {
     fn write_urls(&mut self, settled: &[Settled]) -> Result<u64> {
         let pending = pending_path(&self.folder, self.pending_number);
         at(&pending, self.pending.flush())?;
-        let mut links = PendingReader::open(&pending)?;
+        let mut links = PendingReader::new(&pending, &self.pending_file)?;
         let (urls_path, places_path) = (self.folder.join("urls"), self.folder.join("places"));
-        at(&urls_path, self.urls.seek(SeekFrom::Start(self.urls_bytes)))?;
-        at(&places_path, self.places.seek(SeekFrom::Start(u64::from(self.count) * 8)))?;
-        let mut urls = BufWriter::with_capacity(1 << 20, &self.urls);
-        let mut places = BufWriter::with_capacity(1 << 16, &self.places);
-        let mut end = self.urls_bytes;
+        let mut urls = at(&urls_path, Appender::new(self.urls.clone(), self.urls_bytes))?;
+        let mut places = at(&places_path, Appender::new(self.places.clone(), u64::from(self.count) * 8))?;
         for link in settled {
             let Some(url) = links.next()? else {
                 return corrupt(&pending, links.whole, "the pending file has fewer links than were offered");
             };
             if link.is_new {
-                at(&places_path, places.write_all(&end.to_le_bytes()))?;
-                at(&urls_path, urls.write_all(&(url.len() as u32).to_le_bytes()))?;
-                at(&urls_path, urls.write_all(url))?;
-                end += 4 + url.len() as u64;
+                at(&places_path, places.write(&urls.end().to_le_bytes()))?;
+                at(&urls_path, urls.write(&(url.len() as u32).to_le_bytes()))?;
+                at(&urls_path, urls.write(&url))?;
             }
         }
-        at(&urls_path, urls.flush())?;
-        at(&places_path, places.flush())?;
-        drop((urls, places));
-        at(&urls_path, self.urls.sync_data())?;
-        at(&places_path, self.places.sync_data())?;
-        Ok(end)
+        at(&urls_path, urls.flush().and_then(|()| self.urls.sync()))?;
+        at(&places_path, places.flush().and_then(|()| self.places.sync()))?;
+        Ok(urls.end())
+    }
+
+    /// The number of one canonical URL, if it is settled: a few reads a run. For a person's question; links are offered.
+    ///
+    /// # Errors
+    /// A disk that cannot, or damage.
+    pub fn find(&self, url: &str) -> Result<Option<u32>> {
+        let hash = self.key_of(url);
+        for run in &self.runs {
+            if let Some(id) = lookup(&self.folder, run, hash)? {
+                return Ok(Some(id));
+            }
+        }
+        Ok(None)
+    }
+
+    /// What a canonical URL is known by: 96 bits of its hash, above 32 bits that are 0.
+    pub(crate) fn key_of(&self, url: &str) -> u128 {
+        hash(&self.key, url.as_bytes())
     }
 
     /// The URL of a number.
@@ -294,40 +333,48 @@ impl UrlTable {
     }
 }
 
+fn is_offered(url: &str) -> bool {
+    !url.is_empty() && url.len() <= URL_BYTES_MAX
+}
+
+/// Merges all runs but the largest one, and into it too if they have grown to a good part of it: so every entry is copied a few times,
+/// not once for every few settlements.
+fn merged(folder: &Path, mut runs: Vec<Run>, number: u64) -> Result<Vec<Run>> {
+    runs.sort_by_key(|run| std::cmp::Reverse(run.entries));
+    let small: u64 = runs.iter().skip(1).map(|run| run.entries).sum();
+    let keep = usize::from(runs.first().is_some_and(|largest| largest.entries >= small * LARGEST_TIMES));
+    let rest = runs.split_off(keep);
+    runs.push(merge(folder, &rest, number)?);
+    Ok(runs)
+}
+
 /// Looks a sorted batch up in a run.
 fn find(folder: &Path, run: &Run, batch: &[Entry], settled: &mut [Settled]) -> Result<()> {
     let mut reader = RunReader::open(folder, run)?;
-    let mut keys = batch.iter().copied().peekable();
-    loop {
-        let block = reader.block()?;
+    let mut keys = batch.iter().copied();
+    let mut wanted = keys.next();
+    while let Some(mut key) = wanted {
+        let block = reader.next_block()?;
         if block.is_empty() {
-            return Ok(());
+            break;
         }
-        let mut known = block.iter().copied();
-        let mut at_known = known.next();
-        while let Some(&key) = keys.peek() {
-            while at_known.is_some_and(|entry| entry >> 32 < key >> 32) {
-                at_known = known.next();
-            }
-            match at_known {
-                None => break,
-                Some(entry) if entry >> 32 == key >> 32 => {
-                    if let Some(found) = settled.get_mut(key as u32 as usize) {
-                        *found = Settled { id: entry as u32, is_new: false };
-                    }
-                    keys.next();
+        'block: for bytes in block {
+            let known = Entry::from_be_bytes(*bytes);
+            while known >> 32 >= key >> 32 {
+                if known >> 32 == key >> 32
+                    && let Some(found) = settled.get_mut(key as u32 as usize)
+                {
+                    *found = Settled { id: known as u32, is_new: false };
                 }
-                Some(_) => {
-                    keys.next();
+                wanted = keys.next();
+                match wanted {
+                    Some(next) => key = next,
+                    None => break 'block,
                 }
             }
-        }
-        let passed = block.len();
-        reader.pass(passed);
-        if keys.peek().is_none() {
-            return Ok(());
         }
     }
+    Ok(())
 }
 
 fn hash(key: &[u8; 32], url: &[u8]) -> Entry {
@@ -346,61 +393,49 @@ fn pending_path(folder: &Path, number: u64) -> PathBuf {
 /// Links of a pending file, in order.
 struct PendingReader {
     path: PathBuf,
-    file: BufReader<File>,
-    url: Vec<u8>,
+    ahead: ReadAhead,
+    bytes: u64,
     /// Bytes up to the end of the last whole link.
     whole: u64,
 }
 
 impl PendingReader {
-    fn open(path: &Path) -> Result<PendingReader> {
-        let file = at(path, File::open(path))?;
-        Ok(PendingReader {
-            path: path.to_owned(),
-            file: BufReader::with_capacity(1 << 20, file),
-            url: Vec::new(),
-            whole: 0,
-        })
+    fn new(path: &Path, file: &Arc<dyn DiskFile>) -> Result<PendingReader> {
+        let bytes = at(path, file.len())?;
+        let ahead = ReadAhead::new(file.clone(), 0..bytes, Through::Direct);
+        Ok(PendingReader { path: path.to_owned(), ahead, bytes, whole: 0 })
     }
 
     /// The next whole link; `None` at the end, or where a crash cut one off.
-    fn next(&mut self) -> Result<Option<&[u8]>> {
-        let mut head = [0; 12];
-        if !self.fill(|file| file.read_exact(&mut head))? {
-            return Ok(None);
-        }
-        let [a, b, c, d, sum @ ..] = head;
-        let length = u32::from_le_bytes([a, b, c, d]) as usize;
+    fn next(&mut self) -> Result<Option<Bytes>> {
+        let Some(head) = self.get(self.whole, 12)? else { return Ok(None) };
+        let Some((length, sum)) = head.split_first_chunk::<4>() else { return Ok(None) };
+        let length = u32::from_le_bytes(*length) as usize;
         if length == 0 || length > URL_BYTES_MAX {
             return Ok(None);
         }
-        let mut url = std::mem::take(&mut self.url);
-        url.resize(length, 0);
-        let read = self.fill(|file| file.read_exact(&mut url))?;
-        self.url = url;
-        if !read || crc(&self.url) != u64::from_le_bytes(sum) {
-            return Ok(None);
+        let url = self.get(self.whole + 12, length as u64)?.filter(|url| crc(url).to_le_bytes() == *sum);
+        if url.is_some() {
+            self.whole += 12 + length as u64;
         }
-        self.whole += 12 + length as u64;
-        Ok(Some(&self.url))
+        Ok(url)
     }
 
-    fn fill(&mut self, read: impl FnOnce(&mut BufReader<File>) -> std::io::Result<()>) -> Result<bool> {
-        match read(&mut self.file) {
-            Ok(()) => Ok(true),
-            Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => Ok(false),
-            Err(source) => Err(MetadataError::Io { path: self.path.clone(), source }),
+    fn get(&mut self, offset: u64, bytes: u64) -> Result<Option<Bytes>> {
+        if offset + bytes > self.bytes {
+            return Ok(None);
         }
+        at(&self.path, self.ahead.get(offset..offset + bytes)).map(Some)
     }
 }
 
 /// What waits in a pending file, and how far it is whole: the rest was never acknowledged.
-fn read_pending(path: &Path, key: &[u8; 32]) -> Result<(Vec<Entry>, u64)> {
-    let mut links = PendingReader::open(path)?;
+fn read_pending(path: &Path, file: &Arc<dyn DiskFile>, key: &[u8; 32]) -> Result<(Vec<Entry>, u64)> {
+    let mut links = PendingReader::new(path, file)?;
     let mut waiting = Vec::new();
     while let Some(url) = links.next()? {
         let number = u32::try_from(waiting.len()).map_err(|_| MetadataError::Full)?;
-        waiting.push(hash(key, url) | Entry::from(number));
+        waiting.push(hash(key, &url) | Entry::from(number));
     }
     Ok((waiting, links.whole))
 }

@@ -7,7 +7,8 @@
 
 use std::collections::BTreeMap;
 
-use super::running::{Plan, Scheduler};
+use super::plan::Plan;
+use super::running::Scheduler;
 
 /// Cycles ahead of which nothing is planned: folders beyond it are opened, looked at, and put off again.
 const CYCLES_AHEAD_MAX: u32 = 4096;

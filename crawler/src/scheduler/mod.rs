@@ -9,7 +9,10 @@
 
 mod allocation;
 mod calendar;
+mod explain;
+mod hosts;
 mod page;
+mod plan;
 pub mod policy;
 mod population;
 mod running;
@@ -21,9 +24,11 @@ mod top;
 
 pub use allocation::{Allocation, Demand, Limits, allocate};
 pub use calendar::Calendar;
+pub use explain::{Explanation, Reason};
 pub use page::{HotPage, Kind, Publication};
+pub use plan::Plan;
 pub use policy::{ALPHA, BuiltIn, Policy, UnknownPolicy};
 pub use population::Sums;
-pub use running::{Explanation, Plan, Reason, Scheduler};
+pub use running::Scheduler;
 pub use settings::{BadSetting, Chi, Settings};
 pub use suspect::is_xml_suspect;

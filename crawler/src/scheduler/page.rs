@@ -3,9 +3,9 @@
 //! ```text
 //!   OFFSET  SIZE  FIELD
 //!        0     4  last read, seconds since 1970; 0: never
-//!        4     4  weight as the estimator gave it (importance, or usefulness of HTML), f32
+//!        4     4  weight as given: importance, of HTML usefulness, or what stands for them while nobody has ranked the page, f32
 //!        8     4  changes a day, or reads a day of a page with a fixed refresh, f32
-//!       12     4  bits: kind 0–2, publication 3–4, XML suspect 5, issued 6, expired 7, wanted now 8, gone 9–12
+//!       12     4  bits: kind 0–2, publication 3–4, XML suspect 5, issued 6, expired 7, wanted now 8, gone 9–12, told changed 13
 //! ```
 
 /// What a page is. Each kind has a factor of its own, changeable while running.
@@ -35,19 +35,31 @@ impl Kind {
     pub const ALL: [Kind; Kind::COUNT] =
         [Kind::Html, Kind::Xml, Kind::Dtd, Kind::Other, Kind::Error, Kind::Dead];
 
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Html => "html",
+            Kind::Xml => "xml",
+            Kind::Dtd => "dtd",
+            Kind::Other => "other",
+            Kind::Error => "error",
+            Kind::Dead => "dead",
+        }
+    }
+
     /// A kind from its number.
     pub fn from_number(number: u8) -> Option<Kind> {
         Kind::ALL.get(usize::from(number)).copied()
     }
 
-    /// Whether it counts as XML for χ: it is weighed by importance, the others by usefulness.
+    /// Whether it counts as XML for χ: where an estimator has ranked it, it is weighed by importance, the others by usefulness.
     pub fn is_xml(self) -> bool {
         matches!(self, Kind::Xml | Kind::Dtd)
     }
 }
 
 /// What somebody published about a page.
-#[derive(Clone, Copy, PartialEq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub enum Publication {
     /// Nothing: rates are estimated.
     #[default]
@@ -81,6 +93,7 @@ pub(super) const EXPIRED: u32 = 1 << 7;
 pub(super) const WANTED: u32 = 1 << 8;
 const GONE_AT: u32 = 9;
 const GONE: u32 = 0b1111 << GONE_AT;
+pub(super) const TOLD: u32 = 1 << 13;
 
 const GIVEN_RATE: u32 = 1;
 const FIXED: u32 = 2;
@@ -113,7 +126,7 @@ impl HotPage {
         (self.last_read_s > 0).then_some(self.last_read_s)
     }
 
-    /// Its weight as the estimator gave it.
+    /// Its weight as it was given.
     pub fn weight(&self) -> f64 {
         f64::from(self.weight)
     }
@@ -136,6 +149,11 @@ impl HotPage {
             NEVER => Publication::Never,
             _ => Publication::None,
         }
+    }
+
+    /// Whether its time in the repository is over.
+    pub fn is_expired(&self) -> bool {
+        self.has(EXPIRED)
     }
 
     /// Times in a row that it was found gone.
@@ -180,6 +198,16 @@ impl HotPage {
 
     pub(super) fn is_fixed(&self) -> bool {
         (self.bits & PUBLICATION) >> PUBLICATION_AT == FIXED && self.kind() != Kind::Dead
+    }
+
+    /// Whether it was read, and is still there.
+    pub(super) fn is_kept(&self) -> bool {
+        self.last_read_s > 0 && !matches!(self.kind(), Kind::Dead | Kind::Error)
+    }
+
+    /// Changes a day, as far as they are known: of a page with a fixed refresh they are not.
+    pub(super) fn change_rate(&self) -> f64 {
+        if self.is_fixed() { 0.0 } else { self.rate() }
     }
 
     pub(super) fn is_never(&self) -> bool {

@@ -4,7 +4,8 @@ use super::page::Kind;
 use super::policy::BuiltIn;
 
 /// How XML stands against HTML. The papers mean the first, the thesis the second.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Chi {
     /// An XML page weighs on average χ times what an HTML page does: w = χ·I/mean(I) against J/mean(J).
     MeanWeight(f64),
@@ -13,7 +14,8 @@ pub enum Chi {
 }
 
 /// How the bandwidth is to be used.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Settings {
     /// G: page reads a day.
     pub bandwidth: f64,
@@ -29,8 +31,11 @@ pub struct Settings {
     pub factors: [f64; Kind::COUNT],
     /// How pages share the refresh bandwidth.
     pub policy: BuiltIn,
-    /// Every page is read at least once in this time, as far as half of the refresh bandwidth goes.
+    /// Every page is read at least once in this time, as far as `longest_wait_share` goes: nobody waits longer than the greater of
+    /// this and the time in which that share of the refreshes reads all pages that would wait longer.
     pub longest_wait_days: Option<f64>,
+    /// The most that refreshes of pages that waited longest may take of all refreshes.
+    pub longest_wait_share: f64,
     /// Times in a row that a page is found gone before it is dead.
     pub gone_max: u8,
 }
@@ -46,6 +51,7 @@ impl Default for Settings {
             factors: [1.0; Kind::COUNT],
             policy: BuiltIn::CrawlValue,
             longest_wait_days: Some(90.0),
+            longest_wait_share: 0.1,
             gone_max: 3,
         }
     }
@@ -67,6 +73,11 @@ impl Settings {
     /// The refresh cycle in days.
     pub fn cycle_days(&self) -> f64 {
         f64::from(self.cycle_s) / 86_400.0
+    }
+
+    /// How many of so many refreshes may be of pages that waited longest; one at least, so that all get their turn.
+    pub(super) fn waited_max(&self, refreshes: usize) -> usize {
+        ((refreshes as f64 * self.longest_wait_share).ceil() as usize).min(refreshes)
     }
 
     /// # Errors
@@ -101,6 +112,9 @@ impl Settings {
             self.longest_wait_days.filter(|wait| *wait < self.cycle_days() || !wait.is_finite())
         {
             return bad("longest_wait", wait, "at least a cycle");
+        }
+        if !share(self.longest_wait_share) {
+            return bad("longest_wait_share", self.longest_wait_share, "a share from 0 to 1");
         }
         if !(1..=15).contains(&self.gone_max) {
             return bad("gone_max", f64::from(self.gone_max), "from 1 to 15");

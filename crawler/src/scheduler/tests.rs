@@ -429,7 +429,8 @@ fn nobody_waits_longer_than_the_longest_wait() {
     pages.extend((0..300).map(|_| Demand { weight: 1e-4, rate: 30.0, host: None }));
     let settings_of = |wait: Option<f64>| {
         let mut scheduler = running(BuiltIn::CrawlValue, &pages, 100.0);
-        let settings = Settings { longest_wait_days: wait, ..scheduler.settings().clone() };
+        let settings =
+            Settings { longest_wait_days: wait, longest_wait_share: 0.5, ..scheduler.settings().clone() };
         scheduler.set(settings).unwrap();
         let reads = run(&mut scheduler, 800, 0, Scheduler::plan);
         let now = START_S + 800 * DAY_S / 4;
@@ -441,6 +442,54 @@ fn nobody_waits_longer_than_the_longest_wait() {
     let (with, _) = settings_of(Some(30.0));
     assert!(without >= 200, "{without} days");
     assert!(with <= 31, "{with} days");
+}
+
+#[test]
+fn the_longest_wait_takes_no_more_than_its_share() {
+    // Most pages are starved by their change rate: one turn of all of them in 20 days would take the whole bandwidth.
+    let mut pages = demands(32, 500);
+    pages.extend((0..1500).map(|_| Demand { weight: 1e-4, rate: 30.0, host: None }));
+    let mut scheduler = running(BuiltIn::CrawlValue, &pages, 100.0);
+    let settings =
+        Settings { longest_wait_days: Some(20.0), longest_wait_share: 0.2, ..scheduler.settings().clone() };
+    scheduler.set(settings).unwrap();
+    let mut waited = 0;
+    run(&mut scheduler, 1200, 0, |s, now| {
+        let plan = s.plan(now);
+        assert_eq!(plan.len(), 25);
+        let mut all: Vec<u32> = plan.pages().collect();
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(all.len(), 25, "nobody twice, for having waited and for being due");
+        waited += plan.waited.len();
+        plan
+    });
+    assert!(waited <= 1200 * 5 && waited > 1100 * 5, "{waited}");
+    let promised = scheduler.longest_wait_days().unwrap();
+    assert!((promised - 100.0).abs() < 1e-9, "{promised}");
+    let now = START_S + 1200 * DAY_S / 4;
+    let longest = (0..2000).map(|p| now - scheduler.page(p).unwrap().last_read_s().unwrap()).max();
+    assert!(f64::from(longest.unwrap()) / f64::from(DAY_S) <= promised, "{longest:?}");
+}
+
+#[test]
+fn what_sites_say_is_taken_within_the_bandwidth() {
+    let pages: Vec<Demand> =
+        (0..100).map(|n| Demand { weight: 1.0, rate: 0.01 * f64::from(n + 1), host: None }).collect();
+    let mut s = running(BuiltIn::CrawlValue, &pages, 80.0);
+    for page in 0..100 {
+        s.read(page, START_S - DAY_S, Kind::Html, pages[page as usize].rate);
+    }
+    // 50 pages are known to have changed, 20 can be read: those whose copies will last longest.
+    (50..100).for_each(|page| s.changed_says_site(page));
+    let plan = s.plan(START_S);
+    assert_eq!((plan.len(), plan.refresh.clone()), (20, (50..70).collect()));
+    assert_eq!(s.explain(60).unwrap().reason, Reason::Told);
+    // Taken back: no more urgent than any page of its age, and not read again before it has one.
+    s.unchanged_says_site(50, START_S);
+    assert!(!s.plan(START_S).refresh.contains(&50));
+    s.read(51, START_S, Kind::Html, 0.5);
+    assert_eq!(s.explain(51).unwrap().reason, Reason::Policy);
 }
 
 #[test]
@@ -477,9 +526,66 @@ fn settings_that_make_no_sense_are_refused() {
         Settings { chi: Chi::Share(2.0), ..Settings::default() },
         Settings { chi: Chi::MeanWeight(0.0), ..Settings::default() },
         Settings { longest_wait_days: Some(0.01), ..Settings::default() },
+        Settings { longest_wait_share: -0.1, ..Settings::default() },
         Settings { gone_max: 0, ..Settings::default() },
     ];
     for settings in bad {
         assert!(Scheduler::new(settings.clone()).is_err(), "{settings:?}");
     }
+}
+
+/// Reads planned of each host in a plan.
+fn by_host(plan: &Plan, hosts: u32) -> Vec<usize> {
+    (0..hosts).map(|host| plan.pages().filter(|page| page % hosts == host).count()).collect()
+}
+
+#[test]
+fn hosts_get_no_more_reads_in_a_cycle_than_their_delays_have_room_for() {
+    let settings = Settings { bandwidth: 400.0, cycle_s: 21_600, ..Settings::default() };
+    let mut scheduler = Scheduler::new(settings).unwrap();
+    let began_s = 1_700_000_000 / 21_600 * 21_600;
+    let hosts = 3;
+    for page in 0..300 {
+        // Pages of the first host weigh most by far.
+        let weight = if page % hosts == 0 { 100.0 } else { 1.0 };
+        scheduler.add(HotPage::read(Kind::Html, began_s - 864_000, weight, 0.1));
+    }
+    let alone = scheduler.plan(began_s);
+    assert_eq!((alone.len(), by_host(&alone, hosts)[0]), (100, 100), "the heaviest");
+    for page in 0..300 {
+        scheduler.set_host(page, page % hosts);
+    }
+    scheduler.pace(None, 1.0);
+    assert_eq!(scheduler.plan(began_s), alone, "all have room");
+    // 21 600 s: room for 12 reads of the first host; the others get what that leaves over.
+    scheduler.pace(Some(0), 1_800.0);
+    let plan = scheduler.plan(began_s);
+    let planned = by_host(&plan, hosts);
+    assert_eq!((plan.len(), planned[0]), (100, 12), "{planned:?}");
+    scheduler.issue(&plan);
+    let more = scheduler.plan_reads(began_s + 60, 100);
+    assert_eq!(by_host(&more, hosts)[0], 0, "its room in this cycle is used up");
+    assert_eq!(more.len(), 100);
+    // What somebody wants now goes out all the same; the next cycle has room again.
+    let left = (0..300).step_by(hosts as usize).find(|page| !plan.pages().any(|one| one == *page)).unwrap();
+    scheduler.want(left);
+    assert_eq!(scheduler.plan_reads(began_s + 60, 100).wanted, [left]);
+    let next = scheduler.plan_reads(began_s + 21_600, 100);
+    assert_eq!(by_host(&next, hosts)[0], 12);
+    // All have as little room: less is planned than there is bandwidth for.
+    scheduler.pace(None, 7_200.0);
+    assert_eq!(by_host(&scheduler.plan_reads(began_s + 2 * 21_600, 100), hosts), [12, 3, 3]);
+}
+
+#[test]
+fn of_fixed_refreshes_those_that_waited_longest_come_first() {
+    let settings = Settings { bandwidth: 40.0, cycle_s: 21_600, ..Settings::default() };
+    let mut scheduler = Scheduler::new(settings).unwrap();
+    let now_s = 1_700_000_000 / 21_600 * 21_600;
+    for page in 0..30 {
+        // The higher its number, the longer it waits.
+        let page = scheduler.add(HotPage::read(Kind::Html, now_s - 100_000 - page * 1000, 1.0, 0.1));
+        scheduler.publish(page, Publication::FixedRefresh(1.0));
+    }
+    assert_eq!(scheduler.plan(now_s).fixed, (20..30).rev().collect::<Vec<u32>>());
 }

@@ -206,8 +206,9 @@ impl World {
             _ => {
                 let at_ms = self.now;
                 let seen = some.iter().map(|r| SeenAgain { key: r.key, at_ms, lifetime_s: 9 }).collect();
-                self.request(Command::Due(some));
+                self.request(Command::Due(some.clone()));
                 self.request(Command::Seen(seen));
+                self.request(Command::Due(some)); // somebody else asks for the list
             }
         }
     }

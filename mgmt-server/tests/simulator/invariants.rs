@@ -1,7 +1,7 @@
 //! What must always hold, each under its name. The oracle knows what every generation should be: it computes it from the
 //! disks when the management server's record of an attempt gets durable, without the nodes' doing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use webbase_mgmt_server::{CyclePhase, State};
 use webbase_node::cycle::message::{EpochSource, NodeId, Removal, Ticket};
@@ -54,6 +54,7 @@ impl Oracle {
         disk: impl Fn(NodeId) -> Option<&'a UpdateDisk>,
     ) -> Checked {
         placement_is_pinned_during_a_cycle(before, after)?;
+        seen_pages_are_not_due(after)?;
         holds!(
             "leases_hold_generations",
             after.kept.len() <= 3 && after.kept.contains(&after.committed),
@@ -99,6 +100,20 @@ fn union<'a>(
         }
     }
     all
+}
+
+/// A page that was seen again is not on its way out, and no page is on a list twice: lists are asked for again and again.
+pub fn seen_pages_are_not_due(state: &State) -> Checked {
+    let seen: BTreeSet<PageKey> = state.seen.iter().map(|s| s.key).collect();
+    let due: BTreeSet<PageKey> = state.due.iter().map(|d| d.page.key).collect();
+    holds!(
+        "seen_pages_are_not_due",
+        seen.is_disjoint(&due) && seen.len() == state.seen.len() && due.len() == state.due.len(),
+        "due are {:?}, seen {:?}",
+        state.due,
+        state.seen
+    );
+    Ok(())
 }
 
 /// While a cycle runs the placement is the one it began with.

@@ -348,6 +348,14 @@ impl Client {
         Listing::open(self, &Request::ListBetween { generation, from, through, ranges })
     }
 
+    /// The pages of some ranges that were seen again, with the deadlines they have since.
+    ///
+    /// # Errors
+    /// When the connection is gone.
+    pub fn renewed(&self, generation: u64, ranges: RangeSet) -> Result<Listing<message::Renewal>> {
+        Listing::open(self, &Request::Renewed { generation, ranges })
+    }
+
     /// The keys of the pages of some ranges from a key on, in order.
     ///
     /// # Errors

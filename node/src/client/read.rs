@@ -10,7 +10,8 @@ use super::Client;
 use crate::error::{NodeError, Result};
 use crate::wire::frame::RECORDS;
 use crate::wire::message::{
-    self, After, ChunkHead, ENTRY_BYTES, Entry, Key, Lost, Request, SelectFrom, StreamOrder, UNKNOWN,
+    self, After, ChunkHead, ENTRY_BYTES, Entry, Key, Lost, RENEWAL_BYTES, Renewal, Request, SelectFrom,
+    StreamOrder, UNKNOWN,
 };
 use crate::wire::mux::Call;
 use crate::wire::ranges::RangeSet;
@@ -247,6 +248,16 @@ impl Row for Entry {
         let entry = from.first_chunk().and_then(Entry::read)?;
         from.advance(ENTRY_BYTES);
         Some(entry)
+    }
+}
+
+impl Row for Renewal {
+    const BYTES: usize = RENEWAL_BYTES;
+
+    fn take(from: &mut Bytes) -> Option<Self> {
+        let renewal = from.first_chunk().and_then(Renewal::read)?;
+        from.advance(RENEWAL_BYTES);
+        Some(renewal)
     }
 }
 

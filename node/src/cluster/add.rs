@@ -7,11 +7,16 @@
 //! Under the distribution `uniform` the management server is asked for the ranges first, and says the same however often
 //! it is asked. Where only update nodes have it, a page goes by any entry of the plan: in turn, by those with most nodes up, and
 //! none of them busy or failing.
+//!
+//! A page that comes without a payload digest gets one here, the SHA-1 of its body, so that lists of captures need not read
+//! pages to tell it. Here, because it is the way of all pages into a repository and every client shares the work; a store
+//! takes what it is given.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use sha1::{Digest, Sha1};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 use webbase_storage::{Page, PageKey, Record, StorageError, pack_page};
@@ -238,7 +243,8 @@ impl Cluster {
                     done.refused.push((adding.at, self.denied("stamp the page", why)));
                     continue;
                 };
-                let page = Page { epoch, ..*page };
+                let payload_digest = page.payload_digest.or_else(|| Some(Sha1::digest(page.body).into()));
+                let page = Page { epoch, payload_digest, ..*page };
                 let compression = self.inner.settings.compression;
                 match pack_page(&self.inner.key, &page, compression, dictionary.as_deref()) {
                     Ok(record) => {

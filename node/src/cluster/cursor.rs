@@ -24,12 +24,14 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use webbase_storage::{PageKey, StorageError, crc64};
 
+use super::lookup::nodes_of;
 use super::ordered::Onward;
 use super::progress::At;
 use super::share::Own;
 use crate::cycle::RangeSet;
 use crate::cycle::message::NodeId;
 use crate::error::{NodeError, Result};
+use crate::plan::ReadPlan;
 use crate::wire::message::{By, Key, Place};
 use crate::wire::spec::StreamSpec;
 
@@ -55,7 +57,8 @@ pub struct StreamCursor {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct How {
     /// Whether scans are shared with other streams of this kind. Such a stream begins wherever a scan is; its cursors hold only
-    /// at the nodes that it is read from. In an order nothing is shared.
+    /// at the nodes that it is read from: when one of them is gone its ranges can only begin anew. In an order nothing is
+    /// shared.
     pub shared: bool,
     /// Whether nodes read past their page caches.
     pub direct: bool,
@@ -106,6 +109,25 @@ impl StreamCursor {
             Some(known) => known.cursor = own.cursor,
             None => self.own.push(own),
         }
+    }
+
+    /// Ranges of shared scans that their nodes do not have any more: nobody else knows how far they are.
+    pub(super) fn orphans(&self, plan: &ReadPlan) -> RangeSet {
+        let mut orphans = RangeSet::new();
+        for own in &self.own {
+            let left = own.ranges.minus(&self.done);
+            let gone = |range: &u32| !nodes_of(plan, *range).contains(&own.node);
+            left.iter().filter(gone).for_each(|range| orphans.insert(range));
+        }
+        orphans
+    }
+
+    /// Forgets how far the shared scans of some ranges are: they begin anew.
+    pub(super) fn restart(&mut self, ranges: &RangeSet) {
+        for own in &mut self.own {
+            own.ranges = Arc::new(own.ranges.minus(ranges));
+        }
+        self.own.retain(|own| !own.ranges.is_empty());
     }
 
     /// The generation that it is a place in.

@@ -192,11 +192,20 @@ impl Cluster {
         self.inner.management.due(pages).await
     }
 
-    /// Says that the crawler saw these pages again, or could not verify them.
+    /// Says that the crawler saw these pages again, or could not verify them. For those that a running cycle removes
+    /// already this comes too late, which is no error: whoever wants them back adds them, see [`Cluster::seen_late`].
     ///
     /// # Errors
     /// As for [`Cluster::remove`].
     pub async fn seen(&self, pages: &[SeenAgain]) -> Result<()> {
+        self.seen_late(pages).await.map(drop)
+    }
+
+    /// As [`Cluster::seen`]; returns the pages for which it came too late.
+    ///
+    /// # Errors
+    /// As for [`Cluster::remove`].
+    pub async fn seen_late(&self, pages: &[SeenAgain]) -> Result<Vec<PageKey>> {
         self.inner.management.seen(pages).await
     }
 

@@ -19,7 +19,7 @@ use crate::cycle::message::NodeId;
 use crate::error::{NodeError, Result};
 use crate::management::Management;
 use crate::plan::Lease;
-use crate::wire::message::{Lost, Place, Request, SelectFrom};
+use crate::wire::message::{Code, Lost, Place, Request, SelectFrom};
 use crate::wire::ranges::RangeSet as WireRanges;
 use crate::wire::spec::{Seen, StreamSpec};
 
@@ -62,7 +62,7 @@ struct Part {
     /// What it sent last.
     last: Option<At>,
     since: Instant,
-    /// Nodes that have damage here, and cannot tell which page it hit.
+    /// Nodes that have damage here and cannot tell which page it hit, or do not have the generation.
     hiding: BTreeSet<NodeId>,
     ended: bool,
 }
@@ -189,13 +189,22 @@ impl Merging {
         if part >= self.parts.len() {
             return Ok(());
         }
-        let part = self.parts.swap_remove(part);
+        let mut part = self.parts.swap_remove(part);
         let generation = self.common.generation;
         let failed =
             failed.unwrap_or(NodeError::StreamLost { generation, why: "a part of it was cut off".into() });
         self.common.connections.failed(part.node, &failed);
-        if part.since.elapsed() > self.common.limit || is_refusal(&failed) {
+        if part.since.elapsed() > self.common.limit || is_refusal(&failed, Code::BadRequest) {
             return Err(failed);
+        }
+        if is_refusal(&failed, Code::Generation) {
+            // It has moved on, or is not there yet: others may have it.
+            part.hiding.insert(part.node);
+            let plan = self.common.plan.lock().clone();
+            let nobody = |range| nodes_of(&plan, range).iter().all(|node| part.hiding.contains(node));
+            if part.ranges.iter().any(nobody) {
+                return Err(failed);
+            }
         }
         sleep(PAUSE).await;
         self.give_out(part.ranges, part.last, &part.hiding, part.since).await
@@ -253,10 +262,8 @@ impl Merging {
     }
 }
 
-/// Whether asking again gives the same answer.
-fn is_refusal(e: &NodeError) -> bool {
-    use crate::wire::message::{Code, Fault};
-    matches!(e, NodeError::Refused { fault: Fault { code: Code::BadRequest | Code::Generation, .. }, .. })
+fn is_refusal(e: &NodeError, code: Code) -> bool {
+    matches!(e, NodeError::Refused { fault, .. } if fault.code == code)
 }
 
 /// Reads one part.

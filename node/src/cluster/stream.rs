@@ -166,11 +166,11 @@ impl Cluster {
         self.open_stream(asked_at, leased, taken)
     }
 
-    /// As [`Cluster::resume`]; when the cursor's generation is gone the stream goes on in the current one. Pages may be newer
-    /// then, and some may come again; none of those that were left is skipped.
+    /// As [`Cluster::resume`]; when the cursor's generation, or the node of a shared scan, is gone the stream goes on in the
+    /// current generation. Pages may be newer then, and some may come again; none of those that were left is skipped.
     ///
     /// # Errors
-    /// As [`Cluster::resume`], but for a generation that is gone.
+    /// As [`Cluster::resume`], but for what is gone.
     pub async fn go_on(&self, cursor: &StreamCursor) -> Result<ClusterStream> {
         match self.resume(cursor).await {
             Err(NodeError::StreamLost { .. }) => {}
@@ -187,6 +187,8 @@ impl Cluster {
             });
         }
         taken.generation = leased.0.generation;
+        let orphans = taken.orphans(&leased.1);
+        taken.restart(&orphans);
         if taken.what.spec.needs_importance() {
             self.inner.connections.learn(&leased.2);
             taken.what.importance = self.importance_version(&leased.1).await?;
@@ -197,8 +199,8 @@ impl Cluster {
     /// Goes on with a stream where it was left: exactly the pages that were not taken then follow.
     ///
     /// # Errors
-    /// When the generation is gone ([`NodeError::StreamLost`]), the cursor is of another repository, or the management server
-    /// does not answer.
+    /// When the generation, or the node of a shared scan, is gone ([`NodeError::StreamLost`]), the cursor is of another
+    /// repository, or the management server does not answer.
     pub async fn resume(&self, cursor: &StreamCursor) -> Result<ClusterStream> {
         let map = self.inner.repository.map;
         let known = RangeSet::all(map);
@@ -212,6 +214,11 @@ impl Cluster {
             Err(NodeError::Denied { why, .. }) => return Err(NodeError::StreamLost { generation, why }),
             leased => leased?,
         };
+        if let Some(range) = cursor.orphans(&leased.1).iter().next() {
+            let _runs_out = self.inner.management.end_lease(&leased.0).await;
+            let why = format!("the node whose scan it shared in range {range} is gone or down");
+            return Err(NodeError::StreamLost { generation, why });
+        }
         self.open_stream(asked_at, leased, cursor.clone())
     }
 

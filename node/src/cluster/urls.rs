@@ -89,27 +89,56 @@ impl Cluster {
                 return Ok(Found { generation, pages: sum });
             }
             let asked_at = Instant::now();
+            let (shares, times) = self.count_shares(&plan)?;
+            let mut asking = JoinSet::new();
+            for (node, ranges) in shares {
+                let (cluster, start, end) = (self.clone(), start.to_owned(), end.map(str::to_owned));
+                asking.spawn(async move {
+                    let ask = |client: Client| async move {
+                        client.url_count(generation, &ranges, &start, end.as_deref()).await
+                    };
+                    cluster.at_node(node, cluster.inner.settings.attempt, ask).await
+                });
+            }
             let mut failed = None;
-            for (node, ranges) in self.url_shares(&plan)? {
-                let (start, end) = (start.to_owned(), end.map(str::to_owned));
-                let ask = |client: Client| async move {
-                    client.url_count(generation, &ranges, &start, end.as_deref()).await
-                };
-                match self.at_node(node, self.inner.settings.attempt, ask).await {
-                    Ok((rows, is_exact)) => {
+            while let Some(asked) = asking.join_next().await {
+                match asked {
+                    Ok(Ok((rows, is_exact))) => {
                         sum = UrlCount { rows: sum.rows + rows, is_exact: sum.is_exact && is_exact };
                     }
-                    Err(e) => {
-                        failed = Some(e);
-                        break;
-                    }
+                    Ok(Err(e)) => failed = Some(e),
+                    // A task ends otherwise only with the runtime.
+                    Err(_) => {}
                 }
             }
+            let is_exact = sum.is_exact && sum.rows.is_multiple_of(times);
             match failed {
-                None => return Ok(Found { generation, pages: sum }),
+                None => {
+                    return Ok(Found { generation, pages: UrlCount { rows: sum.rows / times, is_exact } });
+                }
                 Some(e) => plan = rounds.next(asked_at, e).await?,
             }
         }
+    }
+
+    /// Which node is asked to count which ranges, and how often each page is counted then.
+    ///
+    /// A node knows at once how many rows it has, but not how many of them are of some of its ranges. Where each range has as
+    /// many nodes as every other, all nodes are asked for all they have, and every page is counted once for each of its nodes.
+    fn count_shares(&self, plan: &ReadPlan) -> Result<(Vec<(NodeId, RangeSet)>, u64)> {
+        let shares = self.url_shares(plan)?;
+        let mut has: BTreeMap<NodeId, Vec<u32>> = BTreeMap::new();
+        for (range, nodes) in (0..).zip(&plan.ranges) {
+            nodes.iter().for_each(|node| has.entry(*node).or_default().push(range));
+        }
+        let bits = self.inner.repository.map.bits();
+        let all: Vec<(NodeId, RangeSet)> =
+            has.into_iter().filter_map(|(node, ranges)| Some((node, RangeSet::of(bits, ranges)?))).collect();
+        let times = plan.ranges.first().map_or(1, Vec::len);
+        let is_even = plan.ranges.iter().all(|nodes| nodes.len() == times);
+        let is_well = !all.iter().any(|(node, _)| self.inner.connections.is_avoided(*node));
+        let is_partial = shares.iter().any(|share| !all.contains(share));
+        Ok(if is_partial && is_even && is_well { (all, times as u64) } else { (shares, 1) })
     }
 
     /// SURT keys at which the parts `wanted` begin, when the rows between two keys are cut into so many about equal parts. A

@@ -42,6 +42,13 @@ pub enum Event {
     Connected,
     /// Time passes; at least once in a heartbeat.
     Tick,
+    /// So much of the running pull, if there is one, is done: the next report says so.
+    Progress {
+        /// Pages fetched.
+        pages: u64,
+        /// Their bytes.
+        bytes: u64,
+    },
 }
 
 /// What a node wants done.
@@ -118,6 +125,11 @@ impl Node {
                 actions.push(self.report(now_ms));
             }
             Event::Connected => actions.push(self.report(now_ms)),
+            Event::Progress { pages, bytes } => {
+                if let Some(read) = &mut self.read {
+                    read.on_progress(pages, bytes);
+                }
+            }
             Event::Tick => {
                 if now_ms >= self.reported_ms.saturating_add(self.settings.heartbeat_ms) {
                     actions.push(self.report(now_ms));

@@ -232,7 +232,7 @@ pub struct Progress {
     pub work: Work,
     /// How far.
     pub phase: Phase,
-    /// Pages to fetch, once known.
+    /// Pages fetched so far; all of them when they are there.
     pub pages: u64,
     /// Their bytes.
     pub bytes: u64,

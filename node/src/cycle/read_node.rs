@@ -65,8 +65,21 @@ struct Job {
     intent: Intent,
     /// Set when the job is over and only rolls back.
     ending: bool,
+    /// What it needs, and what of it is here: pages and bytes.
     pages: u64,
     bytes: u64,
+    fetched: (u64, u64),
+}
+
+impl Job {
+    /// Pages and bytes that are here already.
+    fn done(&self) -> (u64, u64) {
+        match self.intent {
+            Intent::Pull(_) => self.fetched,
+            Intent::Keep { .. } | Intent::SwitchTo { .. } => (self.pages, self.bytes),
+            _ => (0, 0),
+        }
+    }
 }
 
 /// What the read side wants done.
@@ -267,6 +280,7 @@ impl ReadNode {
             ending,
             pages: 0,
             bytes: 0,
+            fetched: (0, 0),
         });
         vec![Step::Do(intent)]
     }
@@ -337,6 +351,13 @@ impl ReadNode {
         steps
     }
 
+    /// So much of a pull is done.
+    pub(super) fn on_progress(&mut self, pages: u64, bytes: u64) {
+        if let Some(job) = self.job.as_mut() {
+            job.fetched = (pages.min(job.pages), bytes.min(job.bytes));
+        }
+    }
+
     /// The durable effect of an intent.
     fn applied(&mut self, job: &Job) {
         let durable = &mut self.durable;
@@ -394,8 +415,8 @@ impl ReadNode {
                 Intent::SwitchTo { .. } => Phase::Switching,
                 _ => Phase::RollingBack,
             },
-            pages: job.pages,
-            bytes: job.bytes,
+            pages: job.done().0,
+            bytes: job.done().1,
         });
         ReadReport {
             current: self.durable.current,
@@ -404,5 +425,32 @@ impl ReadNode {
             progress,
             live: self.live.clone(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cycle::message::{Changes, Prepare};
+
+    #[test]
+    fn progress_is_what_is_done_not_what_there_is_to_do() {
+        let mut node = ReadNode::new(ReadDurable::default());
+        let ticket = Ticket { cycle: 1, attempt: 1 };
+        let (sources, changes) = (Vec::new(), Changes::default());
+        let ranges: RangeSet = [0].into_iter().collect();
+        node.on_message(ToNode::Prepare(Prepare { ticket, base: 0, target: 1, ranges, sources, changes }));
+        let told = |node: &ReadNode| node.report().progress.map(|p| (p.phase, p.pages, p.bytes));
+        node.on_progress(9, 90); // of the pull before
+        assert_eq!(told(&node), Some((Phase::RollingBack, 0, 0)));
+        node.on_done(Done::Ok);
+        node.on_done(Done::Listed { pages: 100, bytes: 5000 });
+        assert_eq!(told(&node), Some((Phase::Reserving, 0, 0)));
+        node.on_done(Done::Ok);
+        assert_eq!(told(&node), Some((Phase::Pulling, 0, 0)));
+        node.on_progress(40, 2000);
+        assert_eq!(told(&node), Some((Phase::Pulling, 40, 2000)));
+        node.on_done(Done::Ok);
+        assert_eq!(told(&node), Some((Phase::Keeping, 100, 5000)));
     }
 }

@@ -2,14 +2,17 @@
 //!
 //! 1. Adding holds the lock for reading while it stages, sealing holds it for writing: what was staged before is
 //!    committed by the sealing itself, what comes after goes into the next epoch.
-//! 2. A folder beyond the open epoch is what a kill left of a sealing that was not noted: it is empty, and removed.
+//! 2. What a failed sealing has dropped is said by the next commit: those who staged it wait for that one.
+//! 3. A folder beyond the open epoch is what a kill left of a sealing that was not noted: it is empty, and removed.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use parking_lot::RwLock;
-use webbase_storage::{Options, Organization, PageStore, RepositoryKey, Snapshot, create, open};
+use parking_lot::{Mutex, RwLock};
+use webbase_storage::{
+    Options, Organization, PageStore, RepositoryKey, Snapshot, StorageError, create, open,
+};
 
 use super::file::sync_folder_of;
 use super::live::Epoch;
@@ -26,6 +29,8 @@ pub(super) struct Epochs {
     organization: Organization,
     options: Options,
     stores: RwLock<Stores>,
+    /// Why what was staged is gone, until a commit has said so.
+    dropped: Mutex<Option<String>>,
 }
 
 struct Stores {
@@ -76,13 +81,27 @@ impl Epochs {
             open: (durable.open_epoch, store),
             sealed_cycle: durable.sealed_cycle,
         });
-        Ok(Epochs { dir: dir.to_path_buf(), key, organization, options, stores })
+        let dropped = Mutex::default();
+        Ok(Epochs { dir: dir.to_path_buf(), key, organization, options, stores, dropped })
     }
 
     /// Runs `add` on the open epoch's store, which is not sealed meanwhile, with the newest cycle that was sealed for.
     pub(super) fn with_open<T>(&self, add: impl FnOnce(&dyn PageStore, u64) -> T) -> T {
         let stores = self.stores.read();
         add(&*stores.open.1, stores.sealed_cycle)
+    }
+
+    /// Makes everything staged durable.
+    pub(super) fn commit(&self) -> webbase_storage::Result<()> {
+        self.with_open(|store, _| match self.dropped.lock().take() {
+            Some(why) => Err(StorageError::Dropped { path: self.dir.clone(), why }),
+            None => store.commit(),
+        })
+    }
+
+    /// All epochs' stores, the open one last.
+    pub(super) fn all(&self) -> Vec<Arc<dyn PageStore>> {
+        self.stores.read().all.values().cloned().collect()
     }
 
     /// All epochs as they are now, ascending.
@@ -123,7 +142,7 @@ impl Epochs {
     pub(super) fn seal(&self, cycle: Option<u64>, note: impl FnOnce(u64) -> Result<()>) -> Result<()> {
         let mut stores = self.stores.write();
         let (epoch, old) = stores.open.clone();
-        old.commit()?;
+        old.commit().inspect_err(|e| *self.dropped.lock() = Some(e.to_string()))?;
         let store =
             open_or_create(&folder(&self.dir, epoch + 1), self.key, self.organization, &self.options)?;
         // What packed the last epoch packs the next: no training anew, and one dictionary less for readers.
@@ -185,4 +204,31 @@ pub(super) fn open_or_create(
         return Err(NodeError::Foreign { what });
     }
     Ok(store)
+}
+
+#[cfg(test)]
+mod tests {
+    use webbase_storage::Page;
+
+    use super::*;
+
+    #[test]
+    fn what_a_failed_sealing_drops_is_said_by_the_next_commit() {
+        let folder = tempfile::tempdir().unwrap();
+        let plain = Options { compression: webbase_storage::Compression::None, ..Options::default() };
+        // A hash store without buffer finds out at the commit that there is no room.
+        let options = Options { capacity_bytes: Some(256 << 10), buffer_bytes: 0, ..plain };
+        let key = RepositoryKey::new([7; 32]);
+        let durable = UpdateDurable::default();
+        let epochs = Epochs::open(folder.path(), key, Organization::Hash, options, &durable).unwrap();
+        let noise: Vec<u8> = (0_u32..1 << 20).map(|i| (i.wrapping_mul(2_654_435_761) >> 11) as u8).collect();
+        let page = Page { url: "http://example.com/large", body: &noise, ..Page::default() };
+        epochs.with_open(|store, _| store.add(&[page])).unwrap();
+        let sealed = epochs.seal(Some(1), |_| Ok(()));
+        assert!(sealed.is_err(), "there is no room for the page");
+        assert!(matches!(epochs.commit(), Err(StorageError::Dropped { .. })), "the page is gone");
+        epochs.commit().unwrap();
+        epochs.seal(Some(1), |_| Ok(())).unwrap();
+        epochs.commit().unwrap();
+    }
 }

@@ -92,6 +92,14 @@ fn decode(bytes: &[u8]) -> std::result::Result<NodeFile, String> {
     postcard::from_bytes(body).map_err(|e| format!("unreadable: {e}"))
 }
 
+/// Bytes as a node's file.
+#[cfg(any(fuzzing, test))]
+pub(super) fn fuzz(bytes: &[u8]) {
+    if let Ok(file) = decode(bytes) {
+        assert_eq!(decode(&encode(&file)), Ok(file));
+    }
+}
+
 /// Replaces a file so that a kill leaves the old or the new one.
 pub(super) fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     let mut next = path.as_os_str().to_owned();
@@ -110,18 +118,20 @@ pub(super) fn sync_folder_of(path: &Path) -> io::Result<()> {
 }
 
 #[cfg(test)]
+pub(super) fn sample() -> Vec<u8> {
+    encode(&tests::file())
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::cycle::{RangeMap, RangeSet};
     use crate::plan::Update;
 
-    #[test]
-    fn a_node_file_reads_back_and_damage_is_noticed() {
-        let dir = tempfile::tempdir().unwrap();
-        assert_eq!(NodeFile::read(dir.path()).unwrap(), None);
+    pub(super) fn file() -> NodeFile {
         let mut read = ReadDurable { current: 3, ..ReadDurable::default() };
         read.kept.insert(3, [1, 70].into_iter().collect::<RangeSet>());
-        let file = NodeFile {
+        NodeFile {
             id: NodeId(7),
             boot: 2,
             repository: Some(Repository {
@@ -133,7 +143,14 @@ mod tests {
             read: Some(read),
             numbers: [(0, 1), (3, 5)].into_iter().collect(),
             next_number: 6,
-        };
+        }
+    }
+
+    #[test]
+    fn a_node_file_reads_back_and_damage_is_noticed() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(NodeFile::read(dir.path()).unwrap(), None);
+        let file = file();
         file.write(dir.path()).unwrap();
         assert_eq!(NodeFile::read(dir.path()).unwrap(), Some(file.clone()));
         let bytes = encode(&file);

@@ -11,7 +11,8 @@ use super::epochs::Epochs;
 use super::file::NodeFile;
 use super::generations::Generations;
 use super::peers::Peers;
-use super::pull::{Failed, Pulled, Puller};
+use super::pull::{Failed, PullProgress, Pulled, Puller};
+use super::room::Room;
 use super::runs::Runs;
 use super::tombstones::Tombstones;
 use crate::cycle::message::Ticket;
@@ -25,6 +26,9 @@ pub(super) struct Disk {
     pub(super) update: Option<Arc<Epochs>>,
     pub(super) read: Option<Arc<Generations>>,
     pub(super) peers: Arc<Peers>,
+    room: Arc<Room>,
+    /// How far the running pull is.
+    pub(super) progress: Arc<PullProgress>,
     /// What the last list of a pull found, and what belongs to the state that was pulled.
     job: Mutex<(u64, Pulled)>,
     /// Held while what the store keeps and what the file names may differ.
@@ -40,6 +44,7 @@ impl Disk {
         update: Option<Arc<Epochs>>,
         read: Option<Arc<Generations>>,
         peers: Arc<Peers>,
+        room: Arc<Room>,
     ) -> Disk {
         Disk {
             dir,
@@ -47,6 +52,8 @@ impl Disk {
             update,
             read,
             peers,
+            room,
+            progress: Arc::default(),
             job: Mutex::default(),
             keeping: Mutex::new(()),
             cycle: AtomicU64::new(0),
@@ -130,7 +137,18 @@ impl Disk {
         }
         let peers = self.peers.clone();
         let base_number = number.filter(|_| pull.base != 0);
-        Ok(Puller { generations, peers, pull, base_ranges, tombstones, runs, base_number, cancelled })
+        let progress = self.progress.clone();
+        Ok(Puller {
+            generations,
+            peers,
+            pull,
+            base_ranges,
+            tombstones,
+            runs,
+            base_number,
+            cancelled,
+            progress,
+        })
     }
 
     fn reading(&self) -> Result<&Arc<Generations>> {
@@ -157,9 +175,10 @@ impl Disk {
             Intent::RollBack { to } => self.roll_back(to)?,
             Intent::Reserve { bytes } => {
                 // Nobody else writes to this store while the job lasts; some room is left for indexes and catalogs.
-                let stats = self.reading()?.store.stats();
+                self.reading()?;
                 let needed = bytes.saturating_add(bytes / 16).saturating_add(4 << 20);
-                return Ok(if stats.free_bytes() >= needed || bytes == 0 { Done::Ok } else { Done::NoSpace });
+                let fits = bytes == 0 || self.room.free() >= needed;
+                return Ok(if fits { Done::Ok } else { Done::NoSpace });
             }
             Intent::Keep { generation, ranges, ticket, kept } => {
                 self.keep(generation, ranges, ticket, &kept)?

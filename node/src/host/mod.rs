@@ -16,13 +16,16 @@
 mod epochs;
 mod file;
 mod generations;
+mod groups;
 mod intents;
 mod link;
+mod listing;
 mod live;
 mod pages;
 mod peers;
 mod pull;
 mod repair;
+mod room;
 mod runs;
 mod scrub;
 mod tombstones;
@@ -47,6 +50,7 @@ use self::link::Heard;
 use self::pages::NodePages;
 use self::peers::Peers;
 use self::repair::Repairs;
+use self::room::Room;
 use crate::background::Background;
 use crate::client::ClientSettings;
 use crate::cycle::message::{NodeId, ToNode};
@@ -193,9 +197,12 @@ impl Host {
             }
             None => None,
         };
+        let capacity = options.storage.capacity_bytes;
+        let room = Arc::new(Room::new(dir.clone(), capacity, update.clone(), read.clone()));
         let pages = Arc::new(NodePages {
             live_urls,
             repairs: repairs.clone(),
+            room: room.clone(),
             key,
             map: repository.map,
             update: update.clone(),
@@ -219,7 +226,7 @@ impl Host {
         let client = ClientSettings { repository: Some(key.fingerprint()), ..options.client.clone() };
         let peers = Arc::new(Peers::new(client));
         let repairing = tokio::spawn(repairs.clone().run(met, peers.clone(), options.scrub));
-        let disk = Arc::new(Disk::new(dir, file, update, read, peers.clone()));
+        let disk = Arc::new(Disk::new(dir, file, update, read, peers.clone(), room));
         let (outgoing, to_send) = mpsc::channel(QUEUE);
         let (heard_in, heard) = mpsc::channel(QUEUE);
         tokio::spawn(link::keep(options.management, options.client, hello, to_send, heard_in));
@@ -351,6 +358,26 @@ fn open_sides(
     Ok((file, update.map(Arc::new), read.map(Arc::new)))
 }
 
+/// Bytes as the small files of a node; what is read can be written and read again.
+#[cfg(any(fuzzing, test))]
+pub(crate) fn fuzz_files(bytes: &[u8]) {
+    file::fuzz(bytes);
+    runs::Runs::fuzz(bytes);
+    if let Ok(tombstones) = tombstones::Tombstones::decode(bytes) {
+        assert_eq!(tombstones::Tombstones::decode(&tombstones.encode()), Ok(tombstones));
+    }
+}
+
+/// Such files, without their checksums.
+#[cfg(test)]
+pub(crate) fn fuzz_samples() -> Vec<Vec<u8>> {
+    let mut tombstones = tombstones::Tombstones::default();
+    let bound = webbase_storage::Version { fetched_at_ms: 7, epoch: 2, digest: 9 };
+    tombstones.add(&cycle::message::Removal { key: webbase_storage::PageKey::MIN, bound }, 3);
+    let samples = [file::sample(), tombstones.encode(), runs::Runs::sample()];
+    samples.into_iter().map(|bytes| bytes[..bytes.len() - 8].to_vec()).collect()
+}
+
 /// Runs the machine.
 struct Runner {
     machine: Arc<Mutex<Node>>,
@@ -401,7 +428,8 @@ impl Runner {
                 _ = ticks.tick() => Event::Tick,
                 _ = figures.tick() => {
                     self.report_figures();
-                    continue;
+                    let (pages, bytes) = self.disk.progress.get();
+                    Event::Progress { pages, bytes }
                 }
             };
             let cycle = match &event {

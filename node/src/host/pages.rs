@@ -12,13 +12,15 @@ use parking_lot::{Mutex, RwLock};
 use webbase_storage::urls::{UrlQuery, UrlRow, Urls};
 use webbase_storage::{
     Added, Compacted, Dictionary, Due, Listed, Organization, Page, PageId, PageKey, PageStore, PageStream,
-    Record, RepositoryKey, Snapshot, Stats, StreamSpec, Trust, Verified, Version,
+    Record, Renewed, RepositoryKey, Snapshot, Stats, StreamSpec, Trust, Verified, Version,
 };
 
 use super::epochs::{EPOCH, Epochs};
 use super::generations::{Generations, Served, not_here};
+use super::listing::Listing;
 use super::live::{LiveUrls, Overlay};
 use super::repair::{Met, Repairs};
+use super::room::Room;
 use super::runs::Placed;
 use super::tombstones::Tombstones;
 use super::urls::UrlLayer;
@@ -26,11 +28,9 @@ use crate::cycle::{self, AddRefusal, Node, RangeMap, lowest_stamp};
 use crate::importance::Importances;
 use crate::plan::{LIVE, Update};
 use crate::server::{Answer, NotAdded, Pages, Places};
-use crate::wire::message::{Code, Entry, Fault, URL_ROWS_BYTES};
+use crate::wire::message::{Code, Entry, Fault, Renewal, URL_ROWS_BYTES};
 use crate::wire::ranges::RangeSet;
 
-/// Rows of a list that are made at once.
-const LIST_ROWS: usize = 64 << 10;
 /// Rows of the URL index that are counted one by one.
 const COUNTED_ROWS: u64 = 50_000;
 
@@ -42,6 +42,7 @@ pub(super) struct NodePages {
     pub(super) read: Option<Arc<Generations>>,
     pub(super) machine: Arc<Mutex<Node>>,
     pub(super) repairs: Arc<Repairs>,
+    pub(super) room: Arc<Room>,
     pub(super) mode: Update,
     pub(super) organization: Organization,
     /// The URL index of the epochs, with incremental update.
@@ -218,11 +219,13 @@ impl NodePages {
     fn stage(
         &self,
         stamps: impl Iterator<Item = u32>,
+        bytes: usize,
         stage: impl FnOnce(&dyn PageStore) -> webbase_storage::Result<Added>,
     ) -> std::result::Result<Added, NotAdded> {
         let epochs = self.epochs().map_err(NotAdded::Refused)?;
         epochs.with_open(|store, sealed_cycle| {
             stamps.min().map_or(Ok(()), |lowest| self.admit(lowest, sealed_cycle))?;
+            self.room.check(bytes as u64).map_err(|full| NotAdded::Refused(full.into()))?;
             Ok(stage(store)?)
         })
     }
@@ -309,49 +312,6 @@ impl NodePages {
 
 /// What the index of live pages is made of: that of the epochs, and that of the generation below.
 type LiveLayer<'a> = (&'a LiveUrls, Overlay, Option<Urls>);
-
-/// All keys.
-pub(super) const ALL_KEYS: RangeInclusive<PageKey> =
-    PageKey::MIN..=PageKey { id: PageId(u64::MAX), tie: u64::MAX };
-
-/// Lists the pages of some ranges between two keys, in order; `arrival` tells when each arrived.
-pub(super) fn list(
-    snapshot: &dyn Snapshot,
-    map: RangeMap,
-    keys: &RangeInclusive<PageKey>,
-    wanted: impl Fn(u32) -> bool,
-    arrival: impl Fn(&Listed) -> u64,
-) -> webbase_storage::Result<Vec<Entry>> {
-    let (mut entries, from) = (Vec::new(), *keys.start());
-    let entry = |l: &Listed| Entry { key: l.key, version: l.version, bytes: l.bytes, arrival: arrival(l) };
-    let Some(mut range) = map.range_of_key(from) else {
-        let mut at = Some(from);
-        while let Some(start) = at {
-            let some = snapshot.list(PageId(0)..=keys.end().id, start, LIST_ROWS)?;
-            at = some.last().filter(|_| some.len() == LIST_ROWS).and_then(|last| last.key.next());
-            let inside =
-                some.iter().filter(|l| wanted(map.range_of(l.key, l.version)) && keys.contains(&l.key));
-            entries.extend(inside.map(entry));
-        }
-        return Ok(entries);
-    };
-    while range < map.count() {
-        // Neighbouring ranges are listed together.
-        let end = (range..map.count()).find(|r| !wanted(*r)).unwrap_or(map.count());
-        if range < end {
-            let ids = *map.ids(range).start()..=*map.ids(end - 1).end();
-            let mut at = Some(from.max(PageKey { id: *ids.start(), tie: 0 }));
-            while let Some(start) = at {
-                let some = snapshot.list(ids.clone(), start, LIST_ROWS)?;
-                at = some.last().filter(|_| some.len() == LIST_ROWS).and_then(|last| last.key.next());
-                entries.extend(some.iter().map(entry));
-            }
-        }
-        range = end + 1;
-    }
-    entries.retain(|entry| keys.contains(&entry.key));
-    Ok(entries)
-}
 
 impl Pages for NodePages {
     fn repository_key(&self) -> RepositoryKey {
@@ -487,7 +447,7 @@ impl Pages for NodePages {
     }
 
     fn list(&self, generation: u64, from: PageKey, ranges: &RangeSet) -> Answer<Vec<Entry>> {
-        self.list_between(generation, from..=*ALL_KEYS.end(), ranges)
+        self.list_between(generation, from..=PageKey::MAX, ranges)
     }
 
     fn list_between(
@@ -496,19 +456,30 @@ impl Pages for NodePages {
         keys: RangeInclusive<PageKey>,
         ranges: &RangeSet,
     ) -> Answer<Vec<Entry>> {
+        Ok(self.list_some(generation, keys, ranges, usize::MAX)?.0)
+    }
+
+    fn list_some(
+        &self,
+        generation: u64,
+        keys: RangeInclusive<PageKey>,
+        ranges: &RangeSet,
+        limit: usize,
+    ) -> Answer<(Vec<Entry>, Option<PageKey>)> {
         // The open epoch, too, can be listed: the management server's index is made anew so.
         let open = self.epochs().ok().filter(|_| generation & EPOCH != 0);
         let found = match open.and_then(|epochs| epochs.committed(generation & !EPOCH)) {
             Some(snapshot) => Some(snapshot),
             None => self.snapshot(generation, Some(ranges))?,
         };
-        let Some(snapshot) = found else { return Ok(Vec::new()) };
+        let Some(snapshot) = found else { return Ok((Vec::new(), None)) };
         let runs = match &self.read {
             Some(read) if generation & EPOCH == 0 => read.get(generation)?.runs,
             _ => Arc::default(),
         };
         let arrival = |l: &Listed| runs.shared_arrival(self.map.range_of(l.key, l.version), l.ordinal);
-        self.told(generation, None, list(&*snapshot, self.map, &keys, self.wanted(ranges)?, arrival))
+        let listing = Listing { snapshot: &*snapshot, map: self.map, wanted: self.wanted(ranges)?, arrival };
+        self.told(generation, None, listing.some(&keys, limit))
     }
 
     fn keys(&self, generation: u64, from: PageKey, ranges: &RangeSet) -> Answer<Vec<PageKey>> {
@@ -552,7 +523,8 @@ impl Pages for NodePages {
     }
 
     fn add(&self, pages: &[Page<'_>]) -> std::result::Result<Added, NotAdded> {
-        let added = self.stage(pages.iter().map(|page| page.epoch), |store| store.add(pages));
+        let bytes = pages.iter().map(|page| page.body.len() + page.head.len() + page.url.len()).sum();
+        let added = self.stage(pages.iter().map(|page| page.epoch), bytes, |store| store.add(pages));
         self.stage_rows(added, || {
             let row = |page: &Page<'_>| {
                 let key = self.key.page_key(page.url).ok()?;
@@ -564,7 +536,8 @@ impl Pages for NodePages {
 
     fn add_records(&self, records: &[Record]) -> std::result::Result<Added, NotAdded> {
         let stamps = records.iter().map(|record| record.get().epoch());
-        let added = self.stage(stamps, |store| store.add_records(records));
+        let bytes = records.iter().map(|record| record.bytes().len()).sum();
+        let added = self.stage(stamps, bytes, |store| store.add_records(records));
         self.stage_rows(added, || {
             let row = |record: &Record| Some((record.get().key(), UrlRow::of(&record.get()).ok()?));
             records.iter().filter_map(row).collect()
@@ -576,7 +549,7 @@ impl Pages for NodePages {
             Some(epochs) => {
                 // What is staged from here on may be committed too; its rows show with the next commit, which is its own.
                 let rows = self.live_urls.as_ref().map_or_else(Vec::new, LiveUrls::take_staged);
-                epochs.with_open(|store, _| store.commit())?;
+                self.room.commit(|| epochs.commit())?;
                 self.show_rows(epochs, rows);
                 Ok(())
             }
@@ -592,6 +565,24 @@ impl Pages for NodePages {
         let number = generations.get(generation)?.number;
         let all = Tombstones::read(&generations.dir, number);
         Ok(all.map_err(|e| Fault::new(Code::Store, e))?.encode())
+    }
+
+    fn renewed(
+        &self,
+        generation: u64,
+        ranges: &RangeSet,
+        from: u64,
+        limit: usize,
+    ) -> Answer<(Vec<Renewal>, Option<u64>)> {
+        if self.snapshot(generation, Some(ranges))?.is_none() {
+            return Ok((Vec::new(), None));
+        }
+        let (generations, wanted) = (self.generations()?, self.wanted(ranges)?);
+        let number = generations.get(generation)?.number;
+        let (found, next) = self.told(generation, None, generations.store.renewed(number, from, limit))?;
+        let asked = found.iter().filter(|page| wanted(self.map.range_of(page.key, page.version)));
+        let row = |page: &Renewed| Renewal { key: page.key, deadline_ms: page.deadline_ms };
+        Ok((asked.map(row).collect(), next))
     }
 
     fn due(&self, generation: u64, now_ms: u64, limit: usize) -> Answer<Vec<(Due, Version)>> {
@@ -716,30 +707,7 @@ impl Pages for NodePages {
     }
 
     fn stats(&self) -> Stats {
-        let mut all = self.stores().into_iter().map(|store| store.stats());
-        let Some(first) = all.next() else {
-            return Stats {
-                organization: webbase_storage::Organization::Log,
-                capacity_bytes: 0,
-                used_bytes: 0,
-                live_bytes: 0,
-                dead_bytes: 0,
-                pages: 0,
-                segments: 0,
-                memory_bytes: 0,
-                cache_bytes: 0,
-            };
-        };
-        all.fold(first, |a, b| Stats {
-            used_bytes: a.used_bytes + b.used_bytes,
-            live_bytes: a.live_bytes + b.live_bytes,
-            dead_bytes: a.dead_bytes + b.dead_bytes,
-            pages: a.pages + b.pages,
-            segments: a.segments + b.segments,
-            memory_bytes: a.memory_bytes + b.memory_bytes,
-            cache_bytes: a.cache_bytes + b.cache_bytes,
-            ..a
-        })
+        self.room.stats()
     }
 
     fn compact(&self, budget_bytes: u64) -> Answer<Compacted> {

@@ -7,7 +7,8 @@
 //!   lists of all sources ──▶ highest version of each page ──▶ what is wanted ──▶ fetched, many at once ──▶ merged, in order
 //! ```
 //!
-//! 1. Memory holds one group's lists and a few windows of pages, however much is pulled.
+//! 1. Memory holds one group's lists and a few windows of pages, however much is pulled. Groups are cut where their lists get
+//!    long (groups.rs), but for a single range of an exact copy, which comes together. Tombstones are all in memory.
 //! 2. Fetching the next window goes on while the store takes the last one.
 //! 3. Nothing is visible before the state is kept; whatever ends a pull early is rolled back.
 //! 4. What arrives with a generation is one run of the store, in key order (runs.rs). An exact copy is taken in order of
@@ -16,23 +17,24 @@
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use tokio::sync::mpsc;
 use webbase_storage::urls::Urls;
-use webbase_storage::{PageId, PageKey, PageStore, Record, Seen, Version};
+use webbase_storage::{PageKey, PageStore, Record, Seen, Version};
 
 use super::epochs::EPOCH;
 use super::generations::Generations;
-use super::pages;
+use super::groups::{Cuts, Group, Groups};
+use super::listing::{ALL_KEYS, Listing};
 use super::peers::Peers;
 use super::runs::{Run, Runs, end_of};
 use super::tombstones::Tombstones;
 use super::urls::UrlChanges;
-use crate::cycle::message::{Changes, EpochSource, NodeId};
+use crate::cycle::message::{Changes, EpochSource, NodeId, RangeSource};
 use crate::cycle::{Done, Pull, PullMode, RangeSet};
 use crate::error::NodeError;
-use crate::wire::message::{Entry, UNKNOWN};
+use crate::wire::message::{Code, Entry, UNKNOWN};
 use crate::wire::ranges::RangeSet as WireRanges;
 
 /// Pages that are fetched at once.
@@ -41,8 +43,10 @@ const WINDOW_PAGES: usize = 1024;
 const WINDOW_BYTES: u64 = 8 << 20;
 /// Windows that may wait to be applied.
 const WINDOWS: usize = 2;
-/// Pages of a group, about.
-const GROUP_PAGES: u64 = 200_000;
+/// Pages of given-away ranges that are deleted at once.
+const DELETE_PAGES: usize = 64 << 10;
+/// Pages that get their deadlines at once.
+const RENEWED_PAGES: usize = 64 << 10;
 
 /// Why a pull ended early.
 pub(super) enum Failed {
@@ -107,13 +111,6 @@ struct Order {
     shared: RangeSet,
 }
 
-/// Pages that are listed at once. Where ids say the ranges these are some ranges; else some ids of all ranges.
-#[derive(Clone, PartialEq, Eq)]
-struct Group {
-    ranges: Vec<u32>,
-    keys: RangeInclusive<PageKey>,
-}
-
 /// What belongs to a state that was pulled.
 #[derive(Default)]
 pub(super) struct Pulled {
@@ -135,23 +132,53 @@ pub(super) struct Puller {
     /// The number under which the store keeps the base; none for the empty generation.
     pub(super) base_number: Option<u64>,
     pub(super) cancelled: Arc<AtomicBool>,
+    pub(super) progress: Arc<PullProgress>,
+}
+
+/// How much of a pull is done.
+#[derive(Default)]
+pub(super) struct PullProgress {
+    pages: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl PullProgress {
+    fn add(&self, (pages, bytes): (u64, u64)) {
+        self.pages.fetch_add(pages, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    fn restart(&self) {
+        self.pages.store(0, Ordering::Relaxed);
+        self.bytes.store(0, Ordering::Relaxed);
+    }
+
+    /// Pages and bytes that were fetched.
+    pub(super) fn get(&self) -> (u64, u64) {
+        (self.pages.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed))
+    }
 }
 
 impl Puller {
     /// How much will be needed: pages and bytes.
     pub(super) async fn list(&self) -> Result<(u64, u64), Failed> {
+        self.progress.restart();
         let (mut pages, mut bytes) = (0, 0);
-        for group in self.groups(None) {
-            for wanted in self.wanted(&group).await?.wanted {
-                pages += 1;
-                bytes += wanted.entry.bytes;
-            }
+        let mut groups = self.groups(None);
+        while let Some((group, rows_max)) = groups.next() {
+            let Some(listed) = self.wanted(&group, rows_max).await? else {
+                groups.cut(&group);
+                continue;
+            };
+            pages += listed.wanted.len() as u64;
+            bytes += listed.wanted.iter().map(|wanted| wanted.entry.bytes).sum::<u64>();
         }
         Ok((pages, bytes))
     }
 
     /// Fetches and applies everything, and commits the store. Returns what belongs to the new state.
     pub(super) async fn run(mut self, pages: u64, cycle: u64) -> Result<Pulled, Failed> {
+        self.progress.restart();
         let (sender, receiver) = mpsc::channel::<Step>(WINDOWS);
         let (store, urls) = (self.generations.store.clone(), self.generations.urls.changes());
         let applying = tokio::task::spawn_blocking(move || apply(&*store, receiver, urls));
@@ -178,8 +205,13 @@ impl Puller {
     ) -> Result<(RangeSet, RangeSet), Failed> {
         let (mut alone, mut shared) = (RangeSet::new(), RangeSet::new());
         let mut last = None;
-        for group in self.groups(Some(pages)) {
-            let Listed { mut wanted, gone, sources, order } = self.wanted(&group).await?;
+        let mut groups = self.groups(Some(pages.max(self.generations.store.stats().pages)));
+        while let Some((group, rows_max)) = groups.next() {
+            let Some(Listed { mut wanted, gone, sources, order }) = self.wanted(&group, rows_max).await?
+            else {
+                groups.cut(&group);
+                continue;
+            };
             order.alone.iter().for_each(|range| alone.insert(range));
             order.shared.iter().for_each(|range| shared.insert(range));
             if !gone.is_empty() && sender.send(Step::Delete(gone)).await.is_err() {
@@ -203,44 +235,40 @@ impl Puller {
                 let (window, later) = rest.split_at(count);
                 rest = later;
                 let records = self.fetch(window, &sources).await?;
+                let done = (records.len() as u64, window.iter().map(|w| w.entry.bytes).sum());
                 if sender.send(Step::Merge(records)).await.is_err() {
                     return Ok((alone, shared));
                 }
+                self.progress.add(done);
             }
         }
         Ok((alone, shared))
     }
 
-    /// The ranges to go through, in groups of about [`GROUP_PAGES`]; without an idea of how many there are, few at a time.
-    fn groups(&self, pages: Option<u64>) -> Vec<Group> {
-        let ranges: Vec<u32> = match &self.pull.mode {
-            PullMode::Delta { .. } => self.pull.ranges.iter().collect(),
-            PullMode::Exact { .. } => self.pull.fetch.iter().collect(),
+    /// What to go through, and in which parts.
+    fn groups(&self, pages: Option<u64>) -> Groups {
+        let (ranges, cuts) = match &self.pull.mode {
+            PullMode::Delta { .. } => (&self.pull.ranges, Cuts::RangesAndKeys),
+            PullMode::Exact { .. } => (&self.pull.fetch, Cuts::Ranges),
         };
-        let count = match pages {
-            Some(pages) => (pages / GROUP_PAGES + 1) as usize,
-            None => 16,
-        };
-        if self.generations.map.is_uniform() {
-            return cuts(count).map(|keys| Group { ranges: ranges.clone(), keys }).collect();
-        }
-        let group = |some: &[u32]| Group { ranges: some.to_vec(), keys: pages::ALL_KEYS };
-        ranges.chunks(ranges.len().div_ceil(count).max(1)).map(group).collect()
+        let cuts = if self.generations.map.is_uniform() { Cuts::Keys } else { cuts };
+        Groups::new(ranges.iter().collect(), pages, cuts)
     }
 
     fn check(&self) -> Result<(), Failed> {
         if self.cancelled.load(Ordering::Relaxed) { Err(Failed::Cancelled) } else { Ok(()) }
     }
 
-    /// What has to be fetched for a group, in order of keys, and what has to go.
-    async fn wanted(&self, group: &Group) -> Result<Listed, Failed> {
+    /// What has to be fetched for a group, in order of keys, and what has to go; `None`, if its lists have more than
+    /// `rows_max` rows.
+    async fn wanted(&self, group: &Group, rows_max: usize) -> Result<Option<Listed>, Failed> {
         self.check()?;
         match &self.pull.mode {
             PullMode::Delta { sources, changes } => {
                 let sources = epochs(sources);
                 let asked =
                     sources.iter().enumerate().map(|(at, s)| (at, *s, group.ranges.clone())).collect();
-                let lists = self.lists(asked, &group.keys).await?;
+                let Some(lists) = self.lists(asked, &group.keys, rows_max).await? else { return Ok(None) };
                 let mut wanted = newest(lists);
                 let removed: BTreeMap<PageKey, Version> =
                     changes.removals.iter().map(|r| (r.key, r.bound)).collect();
@@ -250,7 +278,7 @@ impl Puller {
                         && removed.get(&key).is_none_or(|bound| version > *bound)
                 });
                 wanted.iter_mut().for_each(|w| w.entry.arrival = self.pull.target);
-                Ok(Listed { wanted, gone: Vec::new(), sources, order: Order::default() })
+                Ok(Some(Listed { wanted, gone: Vec::new(), sources, order: Order::default() }))
             }
             PullMode::Exact { sources } => {
                 // Each range from one source; neighbours from the same one where that can be.
@@ -267,8 +295,9 @@ impl Puller {
                     sources.iter().map(|s| Source { node: s.node, generation: self.pull.target }).collect();
                 let asked =
                     of.into_iter().filter_map(|(at, ranges)| Some((at, *all.get(at)?, ranges))).collect();
-                let mut wanted = newest(self.lists(asked, &group.keys).await?);
-                let here = self.own(group).await?;
+                let Some(lists) = self.lists(asked, &group.keys, rows_max).await? else { return Ok(None) };
+                let mut wanted = newest(lists);
+                let Some(here) = self.own(group, rows_max).await? else { return Ok(None) };
                 let order = self.order(group, &wanted, &here);
                 let theirs: BTreeMap<PageKey, Version> =
                     wanted.iter().map(|w| (w.entry.key, w.entry.version)).collect();
@@ -279,7 +308,7 @@ impl Puller {
                     .map(|(key, _)| *key)
                     .collect();
                 wanted.retain(|w| here.get(&w.entry.key).is_none_or(|own| own.version != w.entry.version));
-                Ok(Listed { wanted, gone, sources: all, order })
+                Ok(Some(Listed { wanted, gone, sources: all, order }))
             }
         }
     }
@@ -319,8 +348,8 @@ impl Puller {
         order
     }
 
-    /// The store's own pages of some ranges, with their arrivals.
-    async fn own(&self, group: &Group) -> Result<BTreeMap<PageKey, Entry>, Failed> {
+    /// The store's own pages of a group, with their arrivals; `None`, if there are more than `rows_max`.
+    async fn own(&self, group: &Group, rows_max: usize) -> Result<Option<BTreeMap<PageKey, Entry>>, Failed> {
         let (generations, runs) = (self.generations.clone(), self.runs.clone());
         let (ranges, keys) = (group.ranges.iter().copied().collect::<RangeSet>(), group.keys.clone());
         let listed = tokio::task::spawn_blocking(move || {
@@ -328,31 +357,44 @@ impl Puller {
             let map = generations.map;
             let arrival =
                 |l: &webbase_storage::Listed| runs.shared_arrival(map.range_of(l.key, l.version), l.ordinal);
-            pages::list(&*snapshot, map, &keys, |range| ranges.contains(range), arrival)
+            let wanted = |range| ranges.contains(range);
+            Listing { snapshot: &*snapshot, map, wanted, arrival }.some(&keys, rows_max)
         });
-        let listed = listed.await.map_err(|e| Failed::Disk(e.to_string()))??;
-        Ok(listed.into_iter().map(|entry| (entry.key, entry)).collect())
+        let (listed, more) = listed.await.map_err(|e| Failed::Disk(e.to_string()))??;
+        let is_all = more.is_none();
+        Ok(is_all.then(|| listed.into_iter().map(|entry| (entry.key, entry)).collect()))
     }
 
-    /// Lists of sources, all at the same time.
+    /// Lists of sources, all at the same time; `None`, if they have more than `rows_max` rows together.
     async fn lists(
         &self,
         asked: Vec<(usize, Source, Vec<u32>)>,
         keys: &RangeInclusive<PageKey>,
-    ) -> Result<Vec<(usize, Vec<Entry>)>, Failed> {
+        rows_max: usize,
+    ) -> Result<Option<Vec<(usize, Vec<Entry>)>>, Failed> {
         let mut listing = Vec::new();
+        let rows = Arc::new(AtomicUsize::new(0));
         for (at, source, ranges) in asked {
             let (peers, bits, keys) = (self.peers.clone(), self.generations.map.bits(), keys.clone());
+            let rows = rows.clone();
             listing.push((
                 at,
                 source,
                 tokio::spawn(async move {
                     let Some(ranges) = WireRanges::of(bits, ranges) else { return Ok(Vec::new()) };
                     let client = peers.client(source.node).await?;
-                    if keys == pages::ALL_KEYS {
-                        return client.list(source.generation, PageKey::MIN, ranges)?.all().await;
+                    let mut coming = match keys == ALL_KEYS {
+                        true => client.list(source.generation, PageKey::MIN, ranges)?,
+                        false => client.list_between(source.generation, &keys, ranges)?,
+                    };
+                    let mut list = Vec::new();
+                    while let Some(entry) = coming.next().await? {
+                        if rows.fetch_add(1, Ordering::Relaxed) >= rows_max {
+                            break; // it is asked for again, in parts
+                        }
+                        list.push(entry);
                     }
-                    client.list_between(source.generation, &keys, ranges)?.all().await
+                    Ok::<_, NodeError>(list)
                 }),
             ));
         }
@@ -363,7 +405,7 @@ impl Puller {
                 _ => return Err(Failed::Source(source.node)),
             }
         }
-        Ok(lists)
+        Ok((rows.load(Ordering::Relaxed) <= rows_max).then_some(lists))
     }
 
     /// The records of a window, in order; each source is asked at the same time as the others.
@@ -459,6 +501,7 @@ impl Puller {
                     let theirs = Tombstones::decode(&theirs).map_err(|_| Failed::Source(source.node))?;
                     fetched.take(&theirs, |key, v| source.ranges.contains(map.range_of(key, v)));
                 }
+                self.renew(sources).await?;
                 let kept = ranges.minus(&self.pull.fetch);
                 tombstones.retain(0, |key, v| kept.contains(map.range_of(key, v)));
                 tombstones.take(&fetched, |key, v| self.pull.fetch.contains(map.range_of(key, v)));
@@ -479,10 +522,16 @@ impl Puller {
                         .map(|l| l.key),
                 );
             }
-            if !outside.is_empty() {
-                let inside = |r| outside.contains(r);
-                let left = pages::list(&*snapshot, generations.map, &pages::ALL_KEYS, inside, |_| UNKNOWN)?;
-                gone.extend(left.iter().map(|entry| entry.key));
+            let wanted = |range| outside.contains(range);
+            let given_away = Listing { snapshot: &*snapshot, map, wanted, arrival: |_: &_| UNKNOWN };
+            let mut from = Some(PageKey::MIN).filter(|_| !outside.is_empty());
+            while let Some(first) = from {
+                let (some, next) = given_away.some(&(first..=PageKey::MAX), DELETE_PAGES)?;
+                let keys: Vec<PageKey> = some.iter().map(|entry| entry.key).collect();
+                urls.remove(&*snapshot, &keys)?;
+                store.delete(&keys)?;
+                store.commit()?;
+                from = next;
             }
             if map.is_uniform() {
                 let mut here = Vec::with_capacity(changes.seen.len());
@@ -510,6 +559,40 @@ impl Puller {
         Ok((tombstones, urls))
     }
 
+    /// Pages that were seen again have at the source another deadline than their records say: so they get it here.
+    async fn renew(&self, sources: &[RangeSource]) -> Result<(), Failed> {
+        for source in sources {
+            let fetched = source.ranges.iter().filter(|range| self.pull.fetch.contains(*range));
+            let Some(ranges) = WireRanges::of(self.generations.map.bits(), fetched) else { continue };
+            let failed = |_: NodeError| Failed::Source(source.node);
+            let client = self.peers.client(source.node).await.map_err(failed)?;
+            let mut coming = client.renewed(self.pull.target, ranges).map_err(failed)?;
+            let mut ended = false;
+            while !ended {
+                self.check()?;
+                let mut seen = Vec::new();
+                while seen.len() < RENEWED_PAGES && !ended {
+                    match coming.next().await {
+                        Ok(Some(page)) => seen.push(Seen::until(page.key, page.deadline_ms)),
+                        Ok(None) => ended = true,
+                        // It does not know the question: of an older version, it has no other answer than its records.
+                        Err(NodeError::Refused { fault, .. }) if fault.code == Code::BadRequest => {
+                            ended = true
+                        }
+                        Err(e) => return Err(failed(e)),
+                    }
+                }
+                let store = self.generations.store.clone();
+                let noted = tokio::task::spawn_blocking(move || {
+                    store.seen(&seen)?;
+                    store.commit()
+                });
+                noted.await.map_err(|e| Failed::Disk(e.to_string()))??;
+            }
+        }
+        Ok(())
+    }
+
     /// The URL index of the new state, if it can be made now.
     async fn index(&self, changes: UrlChanges) -> Option<Urls> {
         let generations = self.generations.clone();
@@ -517,16 +600,6 @@ impl Puller {
         let work = move || generations.urls.next(base, changes, is_exact, &*generations.store);
         tokio::task::spawn_blocking(work).await.ok().flatten()
     }
-}
-
-/// The key space in so many equal parts.
-fn cuts(count: usize) -> impl Iterator<Item = RangeInclusive<PageKey>> {
-    let count = count.max(1) as u128;
-    let first = move |part: u128| (part << 64) / count;
-    (0..count).map(move |part| {
-        let last = (first(part + 1) - 1) as u64;
-        PageKey { id: PageId(first(part) as u64), tie: 0 }..=PageKey { id: PageId(last), tie: u64::MAX }
-    })
 }
 
 /// Each sealed epoch is a source of its own.
@@ -601,22 +674,4 @@ fn apply(
         }
     }
     Ok((runs, urls))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn cuts_leave_nothing_out_and_nothing_twice() {
-        for count in [0, 1, 2, 3, 16, 51] {
-            let cuts: Vec<_> = cuts(count).collect();
-            assert_eq!(cuts.len(), count.max(1));
-            assert_eq!(cuts.first().map(|keys| *keys.start()), Some(*pages::ALL_KEYS.start()));
-            assert_eq!(cuts.last().map(|keys| *keys.end()), Some(*pages::ALL_KEYS.end()));
-            for two in cuts.windows(2) {
-                assert_eq!(two[0].end().next(), Some(*two[1].start()));
-            }
-        }
-    }
 }

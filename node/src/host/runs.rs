@@ -65,15 +65,35 @@ impl Runs {
         runs.runs.is_sorted_by(|a, b| a.end <= b.first).then_some(runs)
     }
 
+    fn encode(&self) -> Vec<u8> {
+        let mut out = postcard::to_extend(self, HEAD.to_vec()).unwrap_or_default();
+        out.extend_from_slice(&crc64(&out).to_le_bytes());
+        out
+    }
+
+    /// Bytes as such a file.
+    #[cfg(any(fuzzing, test))]
+    pub(super) fn fuzz(bytes: &[u8]) {
+        if let Some(runs) = Runs::decode(bytes) {
+            assert_eq!(Runs::decode(&runs.encode()), Some(runs));
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn sample() -> Vec<u8> {
+        let mut runs = Runs::default();
+        let appended = vec![Run { first: 0, end: 5, arrival: 1 }, Run { first: 7, end: 9, arrival: 2 }];
+        runs.extend(appended, &[3].into_iter().collect(), &RangeSet::new());
+        runs.encode()
+    }
+
     /// Makes them durable for the generation that the store keeps as `number`.
     pub(super) fn write(&self, dir: &Path, number: u64) -> Result<()> {
         if *self == Runs::default() {
             return Self::remove(dir, number);
         }
         let path = Self::path(dir, number);
-        let mut out = postcard::to_extend(self, HEAD.to_vec()).unwrap_or_default();
-        out.extend_from_slice(&crc64(&out).to_le_bytes());
-        replace(&path, &out).map_err(|e| NodeError::io("write", path.display(), e))
+        replace(&path, &self.encode()).map_err(|e| NodeError::io("write", path.display(), e))
     }
 
     /// Forgets those of a number.

@@ -2,9 +2,9 @@
 //! batches are staged, and one commit serves every batch that was staged before it began.
 //!
 //! 1. A batch is acknowledged after a commit that began when it was staged, and only if nothing went wrong in between.
-//! 2. A batch that the store refuses concerns nobody else. A failing disk may have taken other staged batches with it:
-//!    then none of those that wait for a commit is acknowledged. They may be stored all the same; adding them again is
-//!    harmless.
+//! 2. A batch that the store refuses concerns nobody else. A failing disk, in a staging or in a commit, may have taken
+//!    other staged batches with it: then none of those that wait for a commit, or are being staged, is acknowledged. They
+//!    may be stored all the same; adding them again is harmless.
 //! 3. Queues are bounded by the calls that may add at once and the batches each may have under way; the bytes of batches
 //!    that wait to be staged, by the server's memory for them.
 //! 4. While there is more to stage, a commit waits for a few batches: syncing each alone would make the disk the limit.
@@ -58,7 +58,7 @@ struct Staged {
 struct Queues {
     waiting: std::collections::VecDeque<Waiting>,
     staged: Vec<Staged>,
-    /// Stagings that failed at the disk.
+    /// Stagings and commits that failed at the disk, each with everything that was staged then.
     failures: u64,
     /// Threads that are to end when there is nothing left.
     ending: bool,
@@ -162,12 +162,16 @@ impl Shared {
             let batches = std::mem::take(&mut queues.staged);
             drop(queues);
             let committed = catch_unwind(AssertUnwindSafe(|| pages.commit()));
-            let failures = self.queues.lock().failures;
             let fault = match committed {
                 Ok(Ok(())) => None,
                 Ok(Err(e)) => Some(Fault::from(e)),
                 Err(_) => Some(Fault::new(Code::Internal, "the node met a fault of its own in a commit")),
             };
+            let mut queues = self.queues.lock();
+            // What was staged meanwhile is dropped with the rest, and the next commit would not know of it.
+            queues.failures += u64::from(fault.is_some());
+            let failures = queues.failures;
+            drop(queues);
             for batch in batches {
                 let outcome = match &fault {
                     Some(fault) => Err(fault.clone()),
@@ -216,3 +220,6 @@ fn stage(pages: &dyn Pages, form: Form, batch: Batch) -> Result<Added, NotAdded>
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,12 +2,14 @@
 
 mod add;
 mod adder;
+mod by_url;
 mod importance;
 mod ordered;
 mod pages;
 mod requests;
 mod select;
 mod shared;
+mod slices;
 mod sort;
 mod stream;
 mod workers;
@@ -29,6 +31,7 @@ use self::adder::Adder;
 use self::requests::Requests;
 use self::shared::Scans;
 use self::workers::Workers;
+use crate::connection_threads::ConnectionThreads;
 use crate::control::Control;
 use crate::error::{NodeError, Result};
 use crate::security::{Token, check_listen};
@@ -67,6 +70,8 @@ pub struct Settings {
     pub short_threads: usize,
     /// Threads for verifications, compactions and lists.
     pub long_threads: usize,
+    /// Threads of its own for its connections; with none they are served on the caller's runtime.
+    pub connection_threads: usize,
 }
 
 impl Default for Settings {
@@ -84,6 +89,7 @@ impl Default for Settings {
             batch_bytes_max: 16 << 20,
             short_threads: 8,
             long_threads: 2,
+            connection_threads: 0,
         }
     }
 }
@@ -209,10 +215,11 @@ pub struct Server {
     inner: Arc<Inner>,
     address: SocketAddr,
     listening: tokio::task::JoinHandle<()>,
+    _threads: Arc<ConnectionThreads>,
 }
 
 impl Server {
-    /// Listens on `address` and serves from now on, on the caller's runtime.
+    /// Listens on `address` and serves from now on.
     ///
     /// # Errors
     /// When the address is not free, or can be reached by strangers and is not protected.
@@ -228,6 +235,7 @@ impl Server {
         let address = listener.local_addr().map_err(|e| NodeError::io("listen on", address, e))?;
         let threads = |e| NodeError::io("start threads for", address, e);
         let workers = Workers::start(settings.short_threads, settings.long_threads).map_err(threads)?;
+        let serving = Arc::new(ConnectionThreads::start(settings.connection_threads).map_err(threads)?);
         let adder = service.pages.clone().map(Adder::start).transpose().map_err(threads)?;
         let repository = service.pages.as_ref().map(|p| p.repository_key().fingerprint());
         let batch_memory = Arc::new(Semaphore::new((settings.batches_bytes_max >> 10).max(1)));
@@ -244,8 +252,8 @@ impl Server {
             ended: Notify::new(),
             leaving: watch::Sender::new(false),
         });
-        let listening = tokio::spawn(listen(inner.clone(), listener));
-        Ok(Server { inner, address, listening })
+        let listening = tokio::spawn(listen(inner.clone(), listener, serving.clone()));
+        Ok(Server { inner, address, listening, _threads: serving })
     }
 
     /// Where it listens.
@@ -303,13 +311,19 @@ impl Drop for Server {
     }
 }
 
-async fn listen(inner: Arc<Inner>, listener: TcpListener) {
+async fn listen(inner: Arc<Inner>, listener: TcpListener, threads: Arc<ConnectionThreads>) {
     loop {
         match listener.accept().await {
             Ok((socket, peer)) => {
                 let admitted = inner.admit(peer.ip());
                 if let Some((ticket, refuse)) = admitted {
-                    tokio::spawn(welcome(socket, peer, ticket, refuse));
+                    // A socket that cannot change hands is closed, as one that cannot be accepted.
+                    let Ok(socket) = socket.into_std() else { continue };
+                    threads.next().spawn(async move {
+                        if let Ok(socket) = TcpStream::from_std(socket) {
+                            welcome(socket, peer, ticket, refuse).await;
+                        }
+                    });
                 }
             }
             // Out of descriptors, or the peer is gone already: others still work, and waiting lets some end.

@@ -1,5 +1,6 @@
 //! Streams in an order that the store does not have: what is wanted is gathered and sorted by its place in that order (within
-//! a budget of memory, sort.rs), then read page by page. Where the store has the order, it is streamed as it lies.
+//! a budget of memory, sort.rs), then read page by page. Where the store has the order, it is streamed as it lies. What few hosts
+//! have is found by the URL index (by_url.rs), the rest by going through all records.
 //!
 //! A place and a key say the same at every node, so that is all a client has to remember. While pages are being gathered a
 //! sign of life goes out now and then.
@@ -14,6 +15,7 @@ use webbase_storage::{
 };
 
 use super::Inner;
+use super::by_url::ByUrl;
 use super::pages::{Answer, Pages, Places};
 use super::requests::{Counted, Stop};
 use super::select::Selection;
@@ -78,6 +80,8 @@ enum Source {
     Records(Box<dyn PageStream>),
     /// A list, from this key on.
     List(Arc<dyn Snapshot>, Option<PageKey>),
+    /// What the URL index names.
+    Named(ByUrl),
     Done,
 }
 
@@ -200,9 +204,15 @@ fn open(asked: Arc<Asked>, pages: Arc<dyn Pages>) -> Answer<Opened> {
         (None, true) => pages.kept(asked.generation)?,
         _ => None,
     };
-    let source = match list {
-        Some(snapshot) => Source::List(snapshot, Some(start)),
-        None => Source::Records(stream(&scan)?),
+    // The index is that of a generation, and does not tell when a page arrived.
+    let named = match held.is_none() && asked.went_on.is_none() {
+        true => ByUrl::of(&asked, &*pages),
+        false => None,
+    };
+    let source = match (list, named) {
+        (Some(snapshot), _) => Source::List(snapshot, Some(start)),
+        (None, Some(named)) => Source::Named(named),
+        (None, None) => Source::Records(stream(&scan)?),
     };
     let sorter = Sorter::new(&pages.scratch(), SORT_BYTES);
     let places = pages.places(asked.generation);
@@ -235,6 +245,7 @@ impl Gathering {
             Source::Done => true,
             Source::Records(stream) => self.gather_records(stream)?,
             Source::List(snapshot, from) => self.gather_list(snapshot, from)?,
+            Source::Named(named) => self.gather_named(named)?,
         };
         Ok((self, done))
     }
@@ -293,6 +304,40 @@ impl Gathering {
         let next = rows.last().filter(|_| rows.len() == LIST_ROWS).and_then(|row| row.key.next());
         self.source = Source::List(snapshot, next);
         Ok(next.is_none())
+    }
+
+    fn gather_named(&mut self, mut named: ByUrl) -> Answer<bool> {
+        let asked = self.asked.clone();
+        let keys = named.next(&asked, &*self.pages)?;
+        if keys.is_empty() {
+            return Ok(true);
+        }
+        let mut judge = asked.selection.judge();
+        for (key, found) in keys.iter().zip(self.pages.lookup_many(asked.generation, &keys)?) {
+            match found {
+                // The index says nothing that the records do not say.
+                Ok(None) => {}
+                Ok(Some(record)) => {
+                    self.bytes += record.bytes().len() as u64;
+                    let seen = record.get();
+                    let page = Seen::from(seen);
+                    if self.is_in(page.key, seen.version()) && judge.wants(&page)? {
+                        self.take(page.key, judge.place(&page)?, None, record.bytes().len() as u64)?;
+                    }
+                }
+                Err(fault) => {
+                    if judge.may_want(*key)? {
+                        let seen = Seen { key: *key, fetched_at_ms: 0, record: None };
+                        let is_placed = asked.selection.spec.order == StreamOrder::Importance;
+                        let place = if is_placed { Some(judge.place(&seen)?) } else { None };
+                        self.damaged
+                            .push((place, Lost { key: Some((*key).into()), arrival: UNKNOWN, fault }));
+                    }
+                }
+            }
+        }
+        self.source = Source::Named(named);
+        Ok(false)
     }
 
     fn take(&mut self, key: PageKey, place: Vec<u8>, ordinal: Option<u64>, bytes: u64) -> Answer<()> {

@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use webbase_storage::urls::{UrlQuery, UrlRow};
 use webbase_storage::{
-    Added, Compacted, Dictionary, Due, Page, PageId, PageKey, PageStore, PageStream, Record, RepositoryKey,
-    Snapshot, Stats, StorageError, StreamSpec, Trust, Verified, Version,
+    Added, Compacted, Dictionary, Due, Listed, Page, PageId, PageKey, PageStore, PageStream, Record,
+    RepositoryKey, Snapshot, Stats, StorageError, StreamSpec, Trust, Verified, Version,
 };
 
 use crate::importance::Importances;
-use crate::wire::message::{After, Code, Entry, Fault, UNKNOWN};
+use crate::wire::message::{After, Code, Entry, Fault, Renewal, UNKNOWN};
 use crate::wire::ranges::RangeSet;
 
 /// Where pages lie in the streams of a generation, in terms that all its nodes share.
@@ -191,6 +191,21 @@ pub trait Pages: Send + Sync + 'static {
         Ok(entries)
     }
 
+    /// As [`Pages::list_between`], but about `limit` of them, and the key at which the rest begins, if there is one.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    fn list_some(
+        &self,
+        generation: u64,
+        keys: RangeInclusive<PageKey>,
+        ranges: &RangeSet,
+        limit: usize,
+    ) -> Answer<(Vec<Entry>, Option<PageKey>)> {
+        let _ = limit;
+        Ok((self.list_between(generation, keys, ranges)?, None))
+    }
+
     /// The keys of the pages of some ranges from a key on, in order.
     ///
     /// # Errors
@@ -228,6 +243,22 @@ pub trait Pages: Send + Sync + 'static {
     fn tombstones(&self, generation: u64) -> Answer<Vec<u8>> {
         let _ = generation;
         Ok(Vec::new())
+    }
+
+    /// Pages of some ranges that were seen again, about `limit`, with their deadlines, and where the rest begins; see
+    /// [`PageStore::renewed`].
+    ///
+    /// # Errors
+    /// When they cannot be read, or not all pages of the ranges are here.
+    fn renewed(
+        &self,
+        generation: u64,
+        ranges: &RangeSet,
+        from: u64,
+        limit: usize,
+    ) -> Answer<(Vec<Renewal>, Option<u64>)> {
+        let _ = (generation, ranges, from, limit);
+        Err(Fault::new(Code::BadRequest, "pages have no lifetimes here"))
     }
 
     /// The pages whose time is over, with the versions that are due.
@@ -374,19 +405,22 @@ impl Pages for StorePages {
     /// Goes through the records, because a store does not list versions by itself.
     fn list(&self, generation: u64, from: PageKey, ranges: &RangeSet) -> Answer<Vec<Entry>> {
         current(generation)?;
-        let spec = StreamSpec { trust: Trust::Disk, ..StreamSpec::default() };
-        let mut entries = Vec::new();
-        for record in self.store.stream(&spec)? {
-            let record = record?;
-            let seen = record.get();
-            let key = seen.key();
-            if key >= from && ranges.contains(key.id) {
-                let (version, bytes) = (seen.version(), record.bytes().len() as u64);
-                entries.push(Entry { key, version, bytes, arrival: UNKNOWN });
-            }
-        }
-        entries.sort_unstable_by_key(|entry| entry.key);
-        Ok(entries)
+        Ok(self.list_some(generation, from..=PageKey::MAX, ranges, usize::MAX)?.0)
+    }
+
+    fn list_some(
+        &self,
+        generation: u64,
+        keys: RangeInclusive<PageKey>,
+        ranges: &RangeSet,
+        limit: usize,
+    ) -> Answer<(Vec<Entry>, Option<PageKey>)> {
+        current(generation)?;
+        let some = self.store.snapshot().list(keys.start().id..=keys.end().id, *keys.start(), limit)?;
+        let next = some.last().filter(|_| some.len() >= limit).and_then(|last| last.key.next());
+        let wanted = some.iter().filter(|l| keys.contains(&l.key) && ranges.contains(l.key.id));
+        let entry = |l: &Listed| Entry { key: l.key, version: l.version, bytes: l.bytes, arrival: UNKNOWN };
+        Ok((wanted.map(entry).collect(), next))
     }
 
     fn keys(&self, generation: u64, from: PageKey, ranges: &RangeSet) -> Answer<Vec<PageKey>> {

@@ -12,15 +12,14 @@ use webbase_storage::{Access, Cursor, Order, PageId, PageKey, Record, StreamSpec
 use super::pages::{Answer, Pages};
 use super::select::Selection;
 use super::workers::Lane;
-use super::{Inner, add, importance, ordered, shared, stream};
+use super::{Inner, add, importance, ordered, shared, slices, stream};
 use crate::control::Control;
 use crate::error::{NodeError, Result};
 use crate::wire::driver::Accept;
 use crate::wire::frame::{DATA_BYTES, DICTIONARY, END};
 use crate::wire::message::{
-    self, Code, DAMAGE_MAX, DUE_MAX, DueEntry, ENTRY_BYTES, Fault, Figures, KEYS_MAX, Key, Missing, Request,
-    SelectFrom, StreamOrder, URL_BYTES_MAX, URL_CUTS_MAX, URL_PARTS_MAX, URL_ROWS_MAX, UrlsHead,
-    VerifyAnswer,
+    self, Code, DAMAGE_MAX, DUE_MAX, DueEntry, Fault, Figures, KEYS_MAX, Key, Request, SelectFrom,
+    StreamOrder, URL_BYTES_MAX, URL_CUTS_MAX, URL_PARTS_MAX, URL_ROWS_MAX, UrlsHead, VerifyAnswer,
 };
 use crate::wire::mux::{Call, Mux};
 use crate::wire::ranges::RangeSet;
@@ -164,12 +163,12 @@ async fn serve(
         }
         Request::LookupMany { generation, keys } => {
             bound("keys in a multi-lookup", keys.len(), KEYS_MAX)?;
-            lookup_many(inner, pages, call, generation, None, keys).await
+            slices::lookup_many(inner, pages, call, generation, None, keys).await
         }
         Request::LookupIn { generation, ranges, keys } => {
             check_ranges(&ranges)?;
             bound("keys in a multi-lookup", keys.len(), KEYS_MAX)?;
-            lookup_many(inner, pages, call, generation, Some(ranges), keys).await
+            slices::lookup_many(inner, pages, call, generation, Some(ranges), keys).await
         }
         Request::Stream { generation, order, from, direct, ranges } => {
             check_ranges(&ranges)?;
@@ -239,15 +238,11 @@ async fn serve(
         Request::ImportanceVersions => importance::versions(pages, call).await,
         Request::List { generation, from, ranges } => {
             check_ranges(&ranges)?;
-            let work = move || p.list(generation, from.into(), &ranges);
-            let entries = inner.workers.run(Lane::Long, work).done().await??;
-            send_rows(call, &entries, ENTRY_BYTES, |entry, out| entry.write(out)).await
+            slices::list(inner, pages, call, generation, from.into()..=PageKey::MAX, ranges).await
         }
         Request::Keys { generation, from, ranges } => {
             check_ranges(&ranges)?;
-            let work = move || p.keys(generation, from.into(), &ranges);
-            let keys = inner.workers.run(Lane::Long, work).done().await??;
-            send_rows(call, &keys, 16, |key, out| out.extend_from_slice(&Key::from(*key).0)).await
+            slices::keys(inner, pages, call, generation, from.into(), ranges).await
         }
         Request::Add { form } => add::serve(inner, call, form).await,
         Request::Dictionaries => {
@@ -295,9 +290,7 @@ async fn serve(
         }
         Request::ListBetween { generation, from, through, ranges } => {
             check_ranges(&ranges)?;
-            let work = move || p.list_between(generation, from.into()..=through.into(), &ranges);
-            let entries = inner.workers.run(Lane::Long, work).done().await??;
-            send_rows(call, &entries, ENTRY_BYTES, |entry, out| entry.write(out)).await
+            slices::list(inner, pages, call, generation, from.into()..=through.into(), ranges).await
         }
         Request::Urls { generation, ranges, asked, limit } => {
             check_ranges(&ranges)?;
@@ -328,6 +321,10 @@ async fn serve(
             let work = move || p.url_cuts(generation, &start, end.as_deref(), parts, first..last);
             let cuts = inner.workers.run(Lane::Long, work).done().await??;
             finish(call, &cuts).await
+        }
+        Request::Renewed { generation, ranges } => {
+            check_ranges(&ranges)?;
+            slices::renewed(inner, pages, call, generation, ranges).await
         }
         Request::Ping | Request::Control { .. } => {
             call.end();
@@ -368,7 +365,7 @@ async fn lookup(
     Ok(())
 }
 
-async fn send_records(
+pub(super) async fn send_records(
     pages: &Arc<dyn Pages>,
     call: &Call,
     records: &[Record],
@@ -378,52 +375,4 @@ async fn send_records(
     }
     let bytes: Vec<Bytes> = records.iter().map(|record| record.bytes().clone()).collect();
     Ok(call.send_records(&bytes, 0).await?)
-}
-
-async fn lookup_many(
-    inner: &Arc<Inner>,
-    pages: &Arc<dyn Pages>,
-    call: &Call,
-    generation: u64,
-    ranges: Option<RangeSet>,
-    keys: Vec<Key>,
-) -> std::result::Result<(), Stop> {
-    let (_counted, _) = Counted::new(inner, |inner| &inner.counters.lookups);
-    let p = pages.clone();
-    let lane = if pages.is_pulled(generation) { Lane::Pull } else { Lane::Short };
-    let work = move || {
-        let keys: Vec<PageKey> = keys.into_iter().map(PageKey::from).collect();
-        match &ranges {
-            Some(ranges) => p.lookup_in(generation, ranges, &keys),
-            None => p.lookup_many(generation, &keys),
-        }
-    };
-    let found = inner.workers.run(lane, work).done().await??;
-    let (mut records, mut missing) = (Vec::new(), Missing::default());
-    for (n, found) in found.into_iter().enumerate() {
-        match found {
-            Ok(Some(record)) => records.push(record),
-            Ok(None) => missing.absent.push(n as u32),
-            Err(fault) => missing.failed.push((n as u32, fault)),
-        }
-    }
-    inner.counters.lookups_answered.fetch_add(records.len() as u64, Ordering::Relaxed);
-    send_records(pages, call, &records).await?;
-    finish(call, &missing).await
-}
-
-/// Sends rows of a fixed size, as many to a frame as fit.
-async fn send_rows<T>(
-    call: &Call,
-    rows: &[T],
-    row_bytes: usize,
-    write: impl Fn(&T, &mut Vec<u8>),
-) -> std::result::Result<(), Stop> {
-    for some in rows.chunks(DATA_BYTES / row_bytes) {
-        let mut out = Vec::with_capacity(some.len() * row_bytes);
-        some.iter().for_each(|row| write(row, &mut out));
-        call.send(0, out.into()).await?;
-    }
-    call.end();
-    Ok(())
 }

@@ -206,9 +206,10 @@ impl Client<'_> {
         let mut at = Rotation { joined: Cursor::Start, at: end, end: None };
         loop {
             let from = at.at;
-            let (back, batch, _) =
+            let (back, batch, bytes) =
                 self.inner.workers.run(Lane::Short, move || read_batch(source, from)).done().await?;
             source = back;
+            self.inner.counters.scanned_bytes.fetch_add(bytes, Ordering::Relaxed);
             let (picked, next) = self.pick(Arc::new(batch), at).await?;
             send_picked(self.inner, self.pages, self.call, picked).await?;
             match next {

@@ -322,6 +322,13 @@ pub enum Request {
         /// Where these parts begin.
         wanted: (u32, u32),
     },
+    /// The pages of a kept generation that were seen again, with the deadlines they have since: rows of 24 bytes, in no order.
+    Renewed {
+        /// The generation to read.
+        generation: u64,
+        /// Which pages.
+        ranges: RangeSet,
+    },
 }
 
 /// A place in an order, and a page's key: what was sent last.
@@ -763,6 +770,32 @@ impl Entry {
     }
 }
 
+/// A page that was seen again: 24 bytes on the wire, the key and when it is due, little-endian; 2^64-1 is never.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Renewal {
+    /// The page.
+    pub key: PageKey,
+    /// When it is due.
+    pub deadline_ms: u64,
+}
+
+/// Bytes of a [`Renewal`].
+pub const RENEWAL_BYTES: usize = 24;
+
+impl Renewal {
+    /// Appends it to `out`.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&Key::from(self.key).0);
+        out.extend_from_slice(&self.deadline_ms.to_le_bytes());
+    }
+
+    /// Reads one.
+    pub fn read(bytes: &[u8; RENEWAL_BYTES]) -> Option<Renewal> {
+        let (key, rest) = bytes.split_first_chunk()?;
+        Some(Renewal { key: Key(*key).into(), deadline_ms: u64::from_le_bytes(*rest.first_chunk()?) })
+    }
+}
+
 /// A handshake's payload: magic, the lowest and the highest version, the message.
 pub fn encode_hello(lowest: u16, highest: u16, message: &impl Serialize) -> Vec<u8> {
     let mut out = MAGIC.to_vec();
@@ -847,6 +880,7 @@ mod tests {
             },
             Request::PublishImportance { version: 3, ranges: RangeSet::all() },
             Request::ImportanceVersions,
+            Request::Renewed { generation: 3, ranges: RangeSet::all() },
         ];
         for request in all {
             let bytes = encode(&request);

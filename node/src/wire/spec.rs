@@ -11,6 +11,7 @@
 //! | store | b, in sequence | nothing |
 //! | id, of `hash` and `hashed-log` stores | b, in sequence | nothing |
 //! | id, fetched, of a log, with conditions on ids, fetch time, sample and importance only | catalog rows, then each page by itself | 30 bytes a page that is sent, on disk beyond a budget of memory |
+//! | id of a log, fetched, modified, importance, url, of few hosts (a condition on host, domain or prefix that at most one page in eight can fulfil) | what the URL index says of those hosts, then each of their pages by itself, and again those that are sent | as below |
 //! | any other | b, in sequence, then each page that is sent by itself | 30 bytes and its key in that order for each page that is sent, as above |
 
 use bytes::Bytes;

@@ -6,9 +6,11 @@ use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
+use parking_lot::Mutex;
+use zerocopy::IntoBytes;
+
 use super::DiskFile;
 use super::ahead::{BLOCK_BYTES, Block};
-use zerocopy::IntoBytes;
 
 /// Bytes gathered before they are written.
 const BUFFER_BYTES: usize = 4 << 20;
@@ -34,7 +36,8 @@ pub struct Appender {
 #[derive(Debug)]
 struct Direct {
     jobs: SyncSender<Job>,
-    done: Receiver<(Vec<Block>, io::Result<()>)>,
+    /// Nobody locks it: it is there so that whoever has an appender can be shared between threads.
+    done: Mutex<Receiver<(Vec<Block>, io::Result<()>)>>,
     under_way: usize,
     spare: Vec<Vec<Block>>,
 }
@@ -177,13 +180,13 @@ impl Direct {
                 }
             }
         });
-        Direct { jobs, done, under_way: 0, spare: Vec::new() }
+        Direct { jobs, done: Mutex::new(done), under_way: 0, spare: Vec::new() }
     }
 
     fn submit(&mut self, job: Job) -> io::Result<()> {
         self.jobs.send(job).map_err(|_| io::Error::other("the writing thread is gone"))?;
         self.under_way += 1;
-        while let Ok((buffer, result)) = self.done.try_recv() {
+        while let Ok((buffer, result)) = self.done.get_mut().try_recv() {
             self.under_way -= 1;
             self.spare.push(buffer);
             result?;
@@ -194,7 +197,7 @@ impl Direct {
     /// Waits for a write and takes its buffer.
     fn collect(&mut self) -> io::Result<Vec<Block>> {
         let (buffer, result) =
-            self.done.recv().map_err(|_| io::Error::other("the writing thread is gone"))?;
+            self.done.get_mut().recv().map_err(|_| io::Error::other("the writing thread is gone"))?;
         self.under_way -= 1;
         result?;
         Ok(buffer)
@@ -204,7 +207,7 @@ impl Direct {
 impl Drop for Direct {
     fn drop(&mut self) {
         // Writes under way end before anybody writes to the same place again.
-        while self.under_way > 0 && self.done.recv().is_ok() {
+        while self.under_way > 0 && self.done.get_mut().recv().is_ok() {
             self.under_way -= 1;
         }
     }

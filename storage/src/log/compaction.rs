@@ -19,6 +19,7 @@ use super::generations::Layer;
 use super::manifest::Counts;
 use super::segment::{RECORDS_OFFSET, Segment};
 use super::view::{Part, View};
+use super::writer::Call;
 use crate::bits::Bitmap;
 use crate::catalog::{self, Row};
 use crate::error::{Result, StorageError};
@@ -93,7 +94,7 @@ fn choose(store: &LogStore) -> Result<Option<Vec<u64>>> {
         let worth = view.parts.last().is_some_and(|p| garbage_share(&view, p) >= GARBAGE_SHARE);
         let idle = writer.batch.rows.is_empty() && !writer.syncing; // what is staged is not ours to commit
         if worth && idle && writer.poisoned.is_none() {
-            store.roll(&mut writer)?;
+            store.roll(&mut writer, Call::STAGES_NOTHING)?;
         }
     }
     let view = store.view.load_full();

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use super::view::View;
 use crate::disk::{self, Disk, DiskFile};
 use crate::error::{Result, StorageError};
-use crate::expiry::Due;
+use crate::expiry::{Due, Renewed};
 use crate::record::{Kind, crc64};
 
 const MAGIC: [u8; 4] = *b"WBDL";
@@ -162,6 +162,32 @@ impl DeadlineReader {
             chunk.next().map(Ok)
         })
     }
+}
+
+/// Living pages of a view with deadlines of their own, from an ordinal on, and where the rest begins.
+pub(crate) fn renewed(
+    view: &View,
+    deadlines: &DeadlineReader,
+    from: u64,
+    limit: usize,
+) -> Result<(Vec<Renewed>, Option<u64>)> {
+    let mut renewed = Vec::new();
+    for entry in deadlines.iter() {
+        let (ordinal, deadline_ms) = entry?;
+        if ordinal < from || view.is_dead(ordinal) {
+            continue;
+        }
+        if renewed.len() >= limit {
+            return Ok((renewed, Some(ordinal)));
+        }
+        let place = view.locate(ordinal);
+        let Some((part, place)) = place.and_then(|p| Some((view.part(p)?, p))) else { continue };
+        let row = part.segment.row(place.position)?;
+        if row.kind() == Kind::Page && !row.is_damaged() {
+            renewed.push(Renewed { key: row.key(), version: row.version(), deadline_ms });
+        }
+    }
+    Ok((renewed, None))
 }
 
 /// The pages due at `now_ms`, the longest overdue first.

@@ -26,15 +26,16 @@ use std::sync::Arc;
 use parking_lot::MutexGuard;
 
 use super::LogStore;
-use super::deadlines::Deadlines;
+use super::deadlines::{self, Deadlines};
 use super::manifest::{self, Counts, GenerationEntry, Manifest};
 use super::open;
 use super::segment::{RECORDS_OFFSET, Segment};
 use super::view::{IndexRun, Part, View};
-use super::writer::Writer;
+use super::writer::{Call, Writer};
 use crate::bits::Bitmap;
 use crate::disk::{self, Disk};
 use crate::error::{Result, StorageError};
+use crate::expiry::Renewed;
 use crate::index::Run;
 use crate::record::crc64;
 use crate::store::Damage;
@@ -320,7 +321,7 @@ pub(super) fn keep(store: &LogStore, number: u64) -> Result<()> {
         _ => {}
     }
     if writer.open.count() > 0 {
-        store.roll(&mut writer)?;
+        store.roll(&mut writer, Call::STAGES_NOTHING)?;
     }
     let mut view = View::clone(&store.view.load());
     let deadline_file =
@@ -401,6 +402,24 @@ pub(super) fn roll_back(store: &LogStore, number: u64) -> Result<()> {
     store.view.store(Arc::new(view));
     writer.restart(fresh, RECORDS_OFFSET);
     Ok(())
+}
+
+/// Pages of generation `number` that were seen again.
+pub(super) fn renewed(
+    store: &LogStore,
+    number: u64,
+    from: u64,
+    limit: usize,
+) -> Result<(Vec<Renewed>, Option<u64>)> {
+    let now = store.view.load_full();
+    let generation =
+        now.generations.iter().find(|g| g.number == number).ok_or_else(|| store.unknown(number, &now))?;
+    let view = now.of_generation(generation);
+    let deadlines = match Deadlines::open(&*store.disk, &store.dir, generation.deadline_file) {
+        Err(StorageError::Corrupt { .. }) => open::deadlines_in_log(&view)?,
+        opened => opened?,
+    };
+    deadlines::renewed(&view, &deadlines.reader()?, from, limit)
 }
 
 /// Makes deadlines of generations anew where their files are damaged, from what the log still says of visits.

@@ -18,6 +18,7 @@ use super::LogStore;
 use super::segment::Segment;
 use super::verify;
 use super::view::{Part, View};
+use super::writer::Call;
 use crate::catalog::Row;
 use crate::error::{Result, StorageError};
 use crate::page::PageId;
@@ -121,7 +122,7 @@ fn end_if_growing(store: &LogStore, part: &Part) -> Result<()> {
         return Ok(());
     }
     store.check_writable(&writer)?;
-    store.roll(&mut writer)
+    store.roll(&mut writer, Call::STAGES_NOTHING)
 }
 
 /// The record that lies at an offset of a segment's file.

@@ -49,14 +49,14 @@ use self::manifest::{Counts, Manifest, SegmentEntry};
 use self::segment::{RECORDS_OFFSET, SEGMENT_BYTES_MAX, Segment};
 use self::snapshot::LogSnapshot;
 use self::view::{How, IndexRun, Part, View, merge_runs};
-use self::writer::{Batch, Writer};
+use self::writer::{Batch, Call, Writer};
 use crate::bits::Bitmap;
 use crate::cache::RecordCache;
 use crate::catalog::{self, Row};
 use crate::codec::Dictionaries;
 use crate::disk::{self, Disk, DiskLock};
 use crate::error::{Result, StorageError};
-use crate::expiry::{Due, Seen};
+use crate::expiry::{Due, Renewed, Seen};
 use crate::index::{ORDINALS_MAX, Run};
 use crate::packer::{self, Encoded, Packer};
 use crate::page::{Page, PageId, PageKey, RepositoryKey};
@@ -132,11 +132,21 @@ impl LogStore {
         }
     }
 
-    /// Stages encoded records. When the disk fails, everything that is not committed is dropped; `call` is the ordinal
-    /// the caller's own records began at.
-    fn stage(&self, encoded: &Encoded, call: u64, added: &mut Added) -> Result<()> {
+    /// Refuses to go on when everything staged was dropped since, by another thread's failure.
+    fn check_kept(&self, writer: &Writer, drops: u64) -> Result<()> {
+        if writer.drops == drops {
+            return Ok(());
+        }
+        let why = "the disk failed under another thread's call".into();
+        Err(StorageError::Dropped { path: self.dir.clone(), why })
+    }
+
+    /// Stages encoded records. When the disk fails, everything that is not committed is dropped; `call` says where the
+    /// caller's own records began.
+    fn stage(&self, encoded: &Encoded, call: Call, added: &mut Added) -> Result<()> {
         let mut writer = self.writer.lock();
         self.check_writable(&writer)?;
+        self.check_kept(&writer, call.drops)?; // else the first part of a call could be gone, and the rest be stored
         let mut at = 0;
         let mut run = (0, 0); // records accepted but not yet handed over: from byte, from row
         for (i, (row, len)) in encoded.rows.iter().enumerate() {
@@ -146,7 +156,7 @@ impl LogStore {
             if writer.end() + pending + len as u64 > self.batch_end_max() {
                 self.push(&mut writer, encoded, call, run, (at, i))?;
                 run = (at, i);
-                self.roll(&mut writer)?;
+                self.roll(&mut writer, call)?;
             }
             let view = self.view.load();
             let ahead = (i - run.1) as u64;
@@ -170,7 +180,7 @@ impl LogStore {
         &self,
         writer: &mut MutexGuard<'_, Writer>,
         encoded: &Encoded,
-        call: u64,
+        call: Call,
         (from_byte, from_row): (usize, usize),
         (to_byte, to_row): (usize, usize),
     ) -> Result<()> {
@@ -194,20 +204,20 @@ impl LogStore {
         writer.end() - writer.committed + catalog + 2 * RECORDS_OFFSET
     }
 
-    fn fail_staged(&self, writer: &mut Writer, call: u64, e: StorageError) -> StorageError {
+    fn fail_staged(&self, writer: &mut Writer, call: Call, e: StorageError) -> StorageError {
         writer.drop_staged(call, &e);
         e
     }
 
     /// Commits everything and goes on in a new segment.
-    fn roll(&self, writer: &mut MutexGuard<'_, Writer>) -> Result<()> {
+    fn roll(&self, writer: &mut MutexGuard<'_, Writer>, call: Call) -> Result<()> {
         if let Some(why) = writer.dropped.clone() {
             // Said here, and again by the commit of whoever staged what is gone.
             return Err(StorageError::Dropped { path: self.dir.clone(), why });
         }
         let end = loop {
             let end = writer.next_ordinal();
-            self.commit_locked(writer, end)?;
+            self.commit_locked(writer, end, call)?;
             if writer.batch.rows.is_empty() && !writer.syncing {
                 break end; // nobody staged more while the lock was given away
             }
@@ -238,10 +248,13 @@ impl LogStore {
     }
 
     /// Makes everything below ordinal `upto` durable and visible. Gives the lock away while the disk works; threads that
-    /// come meanwhile share the next sync.
-    fn commit_locked(&self, writer: &mut MutexGuard<'_, Writer>, upto: u64) -> Result<()> {
+    /// come meanwhile share the next sync. `call` is who hears of a failure; what others have staged before it is the next
+    /// commit's to report.
+    fn commit_locked(&self, writer: &mut MutexGuard<'_, Writer>, upto: u64, call: Call) -> Result<()> {
+        let drops = writer.drops;
         loop {
             self.check_writable(writer)?;
+            self.check_kept(writer, drops)?;
             if let Some(why) = writer.dropped.take() {
                 return Err(StorageError::Dropped { path: self.dir.clone(), why });
             }
@@ -253,7 +266,7 @@ impl LogStore {
                 return Ok(());
             }
             if let Err(e) = writer.flush() {
-                return Err(self.fail_staged(writer, 0, e)); // said here, so not again by the next commit
+                return Err(self.fail_staged(writer, call, e));
             }
             let batch = writer.take_batch();
             let open = writer.open.clone();
@@ -348,11 +361,19 @@ impl LogStore {
     /// Stages marks of one kind for those keys that are there.
     fn stage_marks(&self, kind: Kind, marks: impl Iterator<Item = Seen>) -> Result<u64> {
         let mut added = Added::default();
-        let call = self.writer.lock().next_ordinal();
+        let call = self.writer.lock().call();
         for seen in marks {
             self.stage(&packer::mark(kind, seen.key, seen.at_ms, seen.lifetime_s), call, &mut added)?;
         }
         Ok(added.staged())
+    }
+}
+
+/// Reads the deadlines in file 1; what is read is all there.
+#[cfg(any(fuzzing, test))]
+pub(crate) fn fuzz_deadlines(disk: &dyn Disk, dir: &Path) {
+    if let Ok(reader) = Deadlines::open(disk, dir, 1).and_then(|deadlines| deadlines.reader()) {
+        assert!(reader.iter().all(|entry| entry.is_ok()));
     }
 }
 
@@ -396,7 +417,7 @@ impl PageStore for LogStore {
 
     fn add(&self, pages: &[Page<'_>]) -> Result<Added> {
         let mut added = Added::default();
-        let call = self.writer.lock().next_ordinal();
+        let call = self.writer.lock().call();
         self.packer.pack(pages, |encoded| self.stage(encoded, call, &mut added))?;
         Ok(added)
     }
@@ -404,7 +425,7 @@ impl PageStore for LogStore {
     fn add_records(&self, records: &[Record]) -> Result<Added> {
         let mut added = Added::default();
         let encoded = self.packer.check_records(records)?;
-        let call = self.writer.lock().next_ordinal();
+        let call = self.writer.lock().call();
         self.stage(&encoded, call, &mut added)?;
         self.packer.give_back(encoded);
         Ok(added)
@@ -422,10 +443,10 @@ impl PageStore for LogStore {
     fn commit(&self) -> Result<()> {
         let mut writer = self.writer.lock();
         let upto = writer.next_ordinal();
-        self.commit_locked(&mut writer, upto)?;
+        self.commit_locked(&mut writer, upto, Call::default())?; // a failure is said here, and not again
         if writer.end() >= self.segment_bytes() && writer.batch.rows.is_empty() && !writer.syncing {
             // What was asked for is done; a segment that cannot be ended now is ended by a later commit.
-            let _ = self.roll(&mut writer);
+            let _ = self.roll(&mut writer, Call::default());
         }
         Ok(())
     }
@@ -507,6 +528,10 @@ impl PageStore for LogStore {
         heal::ids_at(&self.view.load(), path, offset)
     }
 
+    fn renewed(&self, generation: u64, from: u64, limit: usize) -> Result<(Vec<Renewed>, Option<u64>)> {
+        generations::renewed(self, generation, from, limit)
+    }
+
     fn due(&self, now_ms: u64, limit: usize) -> Result<Vec<Due>> {
         let view = self.view.load_full();
         let deadlines = self.deadlines.lock().reader()?;
@@ -545,7 +570,7 @@ impl PageStore for LogStore {
     fn close(&self) -> Result<()> {
         let mut writer = self.writer.lock();
         let upto = writer.next_ordinal();
-        self.commit_locked(&mut writer, upto)?;
+        self.commit_locked(&mut writer, upto, Call::default())?; // a failure is said here, and not again
         while writer.syncing {
             self.synced.wait(&mut writer);
         }

@@ -365,10 +365,18 @@ impl Segment {
         self.record(bytes.into(), place.start, trust)
     }
 
-    /// The record at a position, verified, if its bytes are mapped and in memory.
-    pub(crate) fn read_resident(&self, position: usize) -> Option<Result<Record>> {
+    /// The record at a position, verified, if its bytes are mapped and in memory; in memory of its own if that is wanted
+    /// of a record of so many bytes.
+    pub(crate) fn read_resident(
+        &self,
+        position: usize,
+        own: impl FnOnce(u64) -> bool,
+    ) -> Option<Result<Record>> {
         let place = self.place(position)?;
-        let bytes = self.mapped(&place).filter(|bytes| self.is_resident(bytes))?;
+        let mut bytes = self.mapped(&place).filter(|bytes| self.is_resident(bytes))?;
+        if own(bytes.len() as u64) {
+            bytes = Bytes::copy_from_slice(&bytes);
+        }
         Some(self.record(bytes, place.start, Trust::Verify))
     }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::LogStore;
 use super::compaction;
@@ -9,6 +10,7 @@ use super::generations;
 use super::open;
 use super::segment::{self, SegmentHeader};
 use super::view::{Part, View};
+use super::writer::Call;
 use crate::catalog::Row;
 use crate::dictionary_files::{Needed, count_needed};
 use crate::disk::{ReadAhead, Through};
@@ -27,7 +29,7 @@ fn check(store: &LogStore) -> Result<(Verified, Needed)> {
     let mut report = Verified { damage: store.found.lock().clone(), ..Verified::default() };
     let mut needed = Needed::new();
     for part in &view.parts {
-        verify_part(&view, part, &mut report, |record| {
+        verify_part(&view, part, &mut report, &store.options.checked_bytes, |record| {
             count_needed(record, store.packer.dictionaries(), &mut needed);
         })?;
     }
@@ -54,6 +56,7 @@ fn verify_part(
     view: &View,
     part: &Part,
     report: &mut Verified,
+    told: &AtomicU64,
     mut living: impl FnMut(&RecordRef<'_>),
 ) -> Result<()> {
     let segment = &part.segment;
@@ -91,6 +94,7 @@ fn verify_part(
             Err(e) => Err(e.to_string()),
         });
         report.checked_bytes += place.end - place.start;
+        told.fetch_add(place.end - place.start, Ordering::Relaxed);
         let path = segment.path().to_path_buf();
         match checked {
             Err(what) => report.damage.push(Damage { path, offset: place.start, what, key }),
@@ -150,7 +154,7 @@ pub(super) fn repair(store: &LogStore, leave_out: bool) -> Result<Verified> {
     if open.is_some_and(|path| damaged.contains(&path)) {
         let mut writer = store.writer.lock();
         store.check_writable(&writer)?;
-        store.roll(&mut writer)?;
+        store.roll(&mut writer, Call::STAGES_NOTHING)?;
     }
     let view = store.view.load_full();
     for part in &view.parts {

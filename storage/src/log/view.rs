@@ -113,6 +113,27 @@ impl How<'_> {
         Ok(record)
     }
 
+    /// The record at a position as it is stored, if it is in memory: in the cache, or in the map, from where it enters the
+    /// cache.
+    fn read_warm(&self, part: &Part, position: usize, ordinal: u64) -> Option<Result<Record>> {
+        let Some(cache) = self.cache else { return part.segment.read_resident(position, |_| false) };
+        if let Some(record) = cache.get(ordinal) {
+            return Some(Ok(record));
+        }
+        let mut enters = false;
+        let read = part.segment.read_resident(position, |bytes| {
+            enters = cache.wants(ordinal, bytes);
+            enters
+        });
+        if let Some(Ok(record)) = &read
+            && enters
+            && self.dictionaries.has(record.get().dictionary())
+        {
+            cache.insert(ordinal, record.clone());
+        }
+        read
+    }
+
     fn finish(&self, record: Record, part: &Part) -> Result<Record> {
         let record = readable(record, self.dictionaries, part.segment.path())?;
         if self.unpack { record.unpacked(self.dictionaries) } else { Ok(record) }
@@ -207,8 +228,7 @@ impl View {
         }
         let mut result = Some(Ok(None));
         self.candidates(key.id, |part, position, ordinal| {
-            let cached = how.cache.and_then(|cache| cache.get(ordinal)).map(Ok);
-            match cached.or_else(|| part.segment.read_resident(position)) {
+            match how.read_warm(part, position, ordinal) {
                 Some(Ok(record)) if record.get().key() != key => return false,
                 Some(Ok(record)) if how.dictionaries.has(record.get().dictionary()) => {
                     result = Some(Ok(Some(record)));

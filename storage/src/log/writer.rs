@@ -34,6 +34,20 @@ pub(crate) struct Batch {
     pub(crate) end_offset: u64,
 }
 
+/// Where a call that stages began.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Call {
+    /// The ordinal of its own first record.
+    pub(crate) first_ordinal: u64,
+    /// How often everything staged had been dropped.
+    pub(crate) drops: u64,
+}
+
+impl Call {
+    /// One that stages nothing itself: whatever is dropped under it is others' to hear of.
+    pub(crate) const STAGES_NOTHING: Call = Call { first_ordinal: u64::MAX, drops: 0 };
+}
+
 impl Batch {
     pub(crate) fn end_ordinal(&self) -> u64 {
         self.first_ordinal + self.rows.len() as u64
@@ -60,6 +74,8 @@ pub(crate) struct Writer {
     pub(crate) syncing: bool,
     /// Everything staged was dropped by this failure; the next commit reports it.
     pub(crate) dropped: Option<String>,
+    /// How often everything staged was dropped.
+    pub(crate) drops: u64,
     /// A sync failed: no more writes.
     pub(crate) poisoned: Option<String>,
 }
@@ -89,8 +105,14 @@ impl Writer {
             has_catalog,
             syncing: false,
             dropped: None,
+            drops: 0,
             poisoned: None,
         }
+    }
+
+    /// A call that stages begins.
+    pub(crate) fn call(&self) -> Call {
+        Call { first_ordinal: self.next_ordinal(), drops: self.drops }
     }
 
     /// Where the log ends with everything staged.
@@ -175,8 +197,9 @@ impl Writer {
     }
 
     /// Forgets everything staged that is not being synced, because it could not be written. Where that is more than
-    /// what the failing call staged, from ordinal `call` on, the next commit has to say so.
-    pub(crate) fn drop_staged(&mut self, call: u64, why: &StorageError) {
+    /// what the failing call staged, the next commit has to say so.
+    pub(crate) fn drop_staged(&mut self, call: Call, why: &StorageError) {
+        self.drops += 1;
         let first = self.batch.first_ordinal;
         let start = self.batch.start_offset;
         self.appender = None; // ends what is being written
@@ -189,7 +212,7 @@ impl Writer {
         self.batch =
             Batch { first_ordinal: first, end_offset: start, start_offset: start, ..Batch::default() };
         self.staged.retain(|_, staged| staged.ordinal < first);
-        if first < call {
+        if first < call.first_ordinal {
             self.dropped = Some(why.to_string());
         }
     }

@@ -25,6 +25,7 @@ use super::snapshot::RangeSnapshot;
 use super::{RangeStore, View, Writer, upkeep};
 use crate::disk::{self, Disk};
 use crate::error::{Result, StorageError};
+use crate::expiry::Renewed;
 use crate::record::crc64;
 use crate::store::Damage;
 
@@ -189,6 +190,22 @@ pub(super) fn snapshot(store: &RangeStore, number: u64) -> Option<RangeSnapshot>
     let lease = Arc::new(store.slots.lease(sequence));
     let view = View::new(found.directory.clone(), Arc::default(), sequence);
     Some(store.snapshot_of(Arc::new(view), lease))
+}
+
+/// Pages of generation `number` that were seen again.
+pub(super) fn renewed(
+    store: &RangeStore,
+    number: u64,
+    from: u64,
+    limit: usize,
+) -> Result<(Vec<Renewed>, Option<u64>)> {
+    match snapshot(store, number) {
+        Some(snapshot) => snapshot.renewed(from, limit),
+        None => {
+            let kept = store.kept.lock().iter().map(|k| k.number).collect();
+            Err(StorageError::UnknownGeneration { path: store.dir.clone(), number, kept })
+        }
+    }
 }
 
 /// Makes generation `number` the store's state again.

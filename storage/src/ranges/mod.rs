@@ -51,7 +51,7 @@ use crate::catalog::Row;
 use crate::codec::Dictionaries;
 use crate::disk::{Disk, DiskLock};
 use crate::error::{Result, StorageError};
-use crate::expiry::{Due, Seen};
+use crate::expiry::{Due, Renewed, Seen};
 use crate::packer::{self, Encoded, Packer};
 use crate::page::{Page, PageId, PageKey, RepositoryKey, Version};
 use crate::record::{Kind, Record};
@@ -310,6 +310,14 @@ impl RangeStore {
     }
 }
 
+/// Reads journal 1; what is read are records.
+#[cfg(any(fuzzing, test))]
+pub(crate) fn fuzz_journal(disk: &dyn Disk, dir: &Path) {
+    if let Ok((records, _)) = journal::read(disk, dir, 1) {
+        assert!(records.iter().all(|record| crate::record_len(record) == Ok(record.len() as u64)));
+    }
+}
+
 /// What waits, with later changes on top.
 fn merge_pending(
     before: &[(PageKey, Pending)],
@@ -454,6 +462,10 @@ impl PageStore for RangeStore {
 
     fn ids_at(&self, path: &Path, offset: u64) -> Option<(PageId, PageId)> {
         heal::ids_at(self, path, offset)
+    }
+
+    fn renewed(&self, generation: u64, from: u64, limit: usize) -> Result<(Vec<Renewed>, Option<u64>)> {
+        generations::renewed(self, generation, from, limit)
     }
 
     fn due(&self, now_ms: u64, limit: usize) -> Result<Vec<Due>> {

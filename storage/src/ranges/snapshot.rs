@@ -16,6 +16,7 @@ use crate::catalog::Row;
 use crate::codec::Dictionaries;
 use crate::dictionary_files::readable;
 use crate::error::{Result, StorageError};
+use crate::expiry::Renewed;
 use crate::page::{PageId, PageKey, RepositoryKey};
 use crate::record::{Record, RecordRef, record_len};
 use crate::snapshot::{Listed, Snapshot};
@@ -167,6 +168,25 @@ impl RangeSnapshot {
             items = leaf.items;
         }
         Ok(with_pending(items, &self.view, entry.first_id, last_id))
+    }
+
+    /// Pages that were seen again, of whole leaves from an id on, and the id where the rest begins.
+    pub(super) fn renewed(&self, from: u64, limit: usize) -> Result<(Vec<Renewed>, Option<u64>)> {
+        let mut renewed = Vec::new();
+        let mut entries = self.view.directory.iter_from(from).peekable();
+        while let Some(entry) = entries.next() {
+            if renewed.len() >= limit {
+                return Ok((renewed, Some(entry.first_id)));
+            }
+            let last_id = entries.peek().map_or(u64::MAX, |next| next.first_id - 1);
+            for (key, item) in self.items(entry, last_id)? {
+                if let Some(version) = item.version().filter(|_| item.seen.is_some() && key.id.0 >= from) {
+                    let deadline_ms = item.deadline_ms().unwrap_or(u64::MAX);
+                    renewed.push(Renewed { key, version, deadline_ms });
+                }
+            }
+        }
+        Ok((renewed, None))
     }
 }
 

@@ -1,6 +1,7 @@
 //! Compaction, verification, repair and expiry of a store of leaves.
 
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::sync::atomic::Ordering;
 
 use super::directory::{Change, DirectoryFile, Entry};
 use super::flush::{self, Sweep, with_pending};
@@ -151,6 +152,7 @@ fn check(store: &RangeStore) -> Result<(Verified, Needed)> {
     let mut report = Verified { damage: store.found.lock().clone(), ..Verified::default() };
     for entry in view.directory.iter().filter(|e| e.extent.slots > 0) {
         report.checked_bytes += u64::from(entry.used);
+        store.options.checked_bytes.fetch_add(entry.used.into(), Ordering::Relaxed);
         let (records, damage) = verify_leaf(store, &view, entry, &mut living)?;
         report.good_records += records;
         report.damage.extend(damage);
@@ -163,6 +165,7 @@ fn check(store: &RangeStore) -> Result<(Verified, Needed)> {
         for entry in old.directory.iter().filter(|e| e.extent.slots > 0) {
             if seen.insert((entry.extent, entry.used)) {
                 report.checked_bytes += u64::from(entry.used);
+                store.options.checked_bytes.fetch_add(entry.used.into(), Ordering::Relaxed);
                 let (records, damage) = verify_leaf(store, &old, entry, &mut living)?;
                 report.good_records += records;
                 report.damage.extend(damage);

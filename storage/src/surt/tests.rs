@@ -202,9 +202,11 @@ proptest! {
 
     #[test]
     fn one_page_has_one_key(url in urls()) {
+        // The canonical form of `https` on port 80, however the port is written, reads as `http`.
+        let reads_as_http = |parsed: &url::Url| parsed.scheme() == "https" && parsed.port() == Some(80);
         if let Ok(form) = canonical(&url)
-            && !(url.starts_with("https") && url.contains(":80"))
             && (url.starts_with("http:") || url.starts_with("https:"))
+            && !url::Url::parse(&url).is_ok_and(|parsed| reads_as_http(&parsed))
         {
             for profile in Profile::ALL {
                 prop_assert_eq!(profile.key(&url).ok(), profile.key(&format!("http://{form}")).ok(), "{}", form);

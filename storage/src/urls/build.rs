@@ -16,6 +16,8 @@ use crate::page::PageKey;
 /// A run is merged with the one before it when that has not more than so many times its rows. So there are few runs, and a
 /// row is written again about once for each time that the index grows so much.
 const RATIO: u64 = 4;
+/// Rows that are written at once.
+const WRITTEN_ROWS: usize = 4096;
 
 /// Collects what changed from one state to the next, in any order. Of several things said of a page the last one counts.
 pub struct UrlBuilder {
@@ -58,13 +60,20 @@ impl UrlBuilder {
     fn sorted(&mut self) -> Vec<Entry> {
         let mut rows = std::mem::take(&mut self.rows);
         self.bytes = 0;
-        // Rows are large: their numbers are sorted.
-        let mut order: Vec<usize> = (0..rows.len()).collect();
+        // Rows are large: their numbers are sorted, with the first bytes of their SURT keys, which decide most of the time.
+        let start = |(_, entry): &(PageKey, Entry)| {
+            let (mut bytes, surt) = ([0; 24], entry.row.surt.as_bytes());
+            bytes.iter_mut().zip(surt).for_each(|(to, from)| *to = *from);
+            bytes
+        };
+        let mut order: Vec<([u8; 24], usize)> = rows.iter().map(start).zip(0..).collect();
         let place = |at: usize| rows.get(at).map(|(key, entry)| (entry.row.surt.as_str(), *key));
-        order.par_sort_unstable_by(|a, b| place(*a).cmp(&place(*b)).then(b.cmp(a)));
-        order.dedup_by(|later, first| place(*later) == place(*first));
+        order.par_sort_unstable_by(|(a_start, a), (b_start, b)| {
+            a_start.cmp(b_start).then_with(|| place(*a).cmp(&place(*b))).then(b.cmp(a))
+        });
+        order.dedup_by(|(_, later), (_, first)| place(*later) == place(*first));
         let mut sorted = Vec::with_capacity(order.len());
-        for at in order {
+        for (_, at) in order {
             if let Some((_, entry)) = rows.get_mut(at) {
                 let blank = Entry { row: UrlRow::default(), change: Change::Gone };
                 sorted.push(std::mem::replace(entry, blank));
@@ -73,12 +82,17 @@ impl UrlBuilder {
         sorted
     }
 
+    /// Writes what waits, as two runs at once: one of the first half, one of the other.
     fn spill(&mut self) -> Result<()> {
-        let mut writer = self.files.writer()?;
-        for entry in self.sorted() {
-            writer.push(&entry)?;
-        }
-        self.spilled.push(Arc::new(writer.finish()?));
+        let mut first = self.sorted();
+        let second = first.split_off(first.len() / 2);
+        let write = |entries: Vec<Entry>| {
+            let mut writer = self.files.writer()?;
+            entries.iter().try_for_each(|entry| writer.push(entry))?;
+            writer.end().map(Arc::new)
+        };
+        let (first, second) = rayon::join(|| write(first), || write(second));
+        self.spilled.extend([first?, second?]);
         Ok(())
     }
 
@@ -97,28 +111,23 @@ impl UrlBuilder {
         }
         let mut changes = Merge::new(sources, base.repository, false);
         let mut probe = base.probe();
-        let mut writer = None;
-        while let Some((mut entry, _)) = changes.next()? {
-            if !base.runs.is_empty() {
-                let key = entry.row.key(&base.repository);
-                let old = probe.find(&entry.row.surt, key)?;
-                match settle(key, entry, old, &mut tied)? {
-                    Some(settled) => entry = settled,
-                    None => continue,
+        let written = self.write(|| {
+            while let Some((entry, _)) = changes.next()? {
+                let settled = if !base.runs.is_empty() {
+                    let key = entry.row.key(&base.repository);
+                    let old = probe.find(&entry.row.surt, key)?;
+                    settle(key, entry, old, &mut tied)?
+                } else {
+                    Some(entry).filter(|entry| entry.change != Change::Gone)
+                };
+                if settled.is_some() {
+                    return Ok(settled);
                 }
-            } else if entry.change == Change::Gone {
-                continue;
             }
-            let writer = match &mut writer {
-                Some(writer) => writer,
-                None => writer.insert(self.files.writer()?),
-            };
-            writer.push(&entry)?;
-        }
+            Ok(None)
+        });
         let mut runs = base.runs.clone();
-        if let Some(writer) = writer {
-            runs.push(Arc::new(writer.finish()?));
-        }
+        runs.extend(written?);
         let runs = self.tidy(runs, base)?;
         self.files.sync()?;
         Ok(Urls { runs, repository: base.repository })
@@ -144,24 +153,51 @@ impl UrlBuilder {
             sources.push(Box::new(run.ascend("")?));
         }
         let mut merge = Merge::new(sources, base.repository, false);
-        let mut writer = self.files.writer()?;
-        while let Some((mut entry, sum)) = merge.next()? {
-            entry.change = match (entry.change, sum) {
-                // It came and went within these runs.
-                (Change::Gone, 0..) => continue,
-                (Change::Gone, _) => Change::Gone,
-                (_, 1..) => Change::New,
-                (_, _) => Change::Replaces,
-            };
-            writer.push(&entry)?;
-        }
-        runs.push(Arc::new(writer.finish()?));
+        let written = self.write(|| {
+            while let Some((mut entry, sum)) = merge.next()? {
+                entry.change = match (entry.change, sum) {
+                    // It came and went within these runs.
+                    (Change::Gone, 0..) => continue,
+                    (Change::Gone, _) => Change::Gone,
+                    (_, 1..) => Change::New,
+                    (_, _) => Change::Replaces,
+                };
+                return Ok(Some(entry));
+            }
+            Ok(None)
+        });
+        runs.extend(written?);
         Ok(runs)
+    }
+
+    /// Writes a run of the rows that `next` tells, if there are any. While some are written the next ones are found.
+    fn write(&self, mut next: impl FnMut() -> Result<Option<Entry>> + Send) -> Result<Option<Arc<UrlRun>>> {
+        let mut some = || -> Result<Vec<Entry>> {
+            let mut rows = Vec::with_capacity(WRITTEN_ROWS);
+            while rows.len() < WRITTEN_ROWS
+                && let Some(entry) = next()?
+            {
+                rows.push(entry);
+            }
+            Ok(rows)
+        };
+        let mut rows = some()?;
+        if rows.is_empty() {
+            return Ok(None);
+        }
+        let mut writer = self.files.writer()?;
+        while !rows.is_empty() {
+            let writing = || rows.iter().try_for_each(|entry| writer.push(entry));
+            let (written, found) = rayon::join(writing, &mut some);
+            written?;
+            rows = found?;
+        }
+        writer.finish().map(|run| Some(Arc::new(run)))
     }
 }
 
 /// Tells the row of a page as the store has it.
-pub type Tied<'a> = &'a mut dyn FnMut(PageKey) -> Result<Option<UrlRow>>;
+pub type Tied<'a> = &'a mut (dyn FnMut(PageKey) -> Result<Option<UrlRow>> + Send);
 
 /// What a change comes to over the row that was there before.
 fn settle(

@@ -51,6 +51,8 @@ pub(super) struct Merge {
     inputs: Vec<Input>,
     repository: RepositoryKey,
     descending: bool,
+    /// Numbers of the inputs that have rows, as a heap: none comes before the one at half its place.
+    heap: Vec<usize>,
     /// Those that have the next SURT key.
     tied: Vec<usize>,
 }
@@ -62,41 +64,52 @@ impl Merge {
         repository: RepositoryKey,
         descending: bool,
     ) -> Merge {
-        let inputs = sources.into_iter().map(|source| Input { source, key: None }).collect();
-        Merge { inputs, repository, descending, tied: Vec::new() }
+        let inputs: Vec<Input> = sources.into_iter().map(|source| Input { source, key: None }).collect();
+        let (heap, tied) = (Vec::with_capacity(inputs.len()), Vec::new());
+        let mut merge = Merge { inputs, repository, descending, heap, tied };
+        (0..merge.inputs.len()).for_each(|input| merge.wait(input));
+        merge
     }
 
     /// The newest row of the next page, and the sum of what its rows do to the number of pages.
     pub(super) fn next(&mut self) -> Result<Option<(Entry, i64)>> {
-        self.tied.clear();
-        let mut best: Option<&str> = None;
-        for (at, input) in self.inputs.iter().enumerate() {
-            let Some(head) = input.source.peek() else { continue };
-            let surt = head.row.surt.as_str();
-            let order = best.map_or(Ordering::Less, |best| surt.cmp(best));
-            let order = if self.descending && best.is_some() { order.reverse() } else { order };
-            match order {
-                Ordering::Less => {
-                    self.tied.clear();
-                    self.tied.push(at);
-                    best = Some(surt);
-                }
-                Ordering::Equal => self.tied.push(at),
-                Ordering::Greater => {}
+        let Some(first) = self.heap.first().copied() else { return Ok(None) };
+        let is_alike = |at: usize| {
+            let other = self.heap.get(at);
+            other.is_some_and(|other| self.surt(*other) == self.surt(first))
+        };
+        if !is_alike(1) && !is_alike(2) {
+            let entry = self.advance(first)?;
+            if self.surt(first).is_none() {
+                self.heap.swap_remove(0);
             }
-        }
-        if let [one] = self.tied.as_slice() {
-            let Some(input) = self.inputs.get_mut(*one) else { return Ok(None) };
-            input.key = None;
-            let entry = input.source.advance()?;
+            self.sink();
             return Ok(entry.map(|entry| {
                 let delta = entry.change.delta();
                 (entry, delta)
             }));
         }
         // Several have this SURT key: the page keys decide.
+        let mut tied = std::mem::take(&mut self.tied);
+        while let Some(next) = self.heap.first().copied()
+            && tied.first().is_none_or(|first| self.surt(*first) == self.surt(next))
+        {
+            self.heap.swap_remove(0);
+            self.sink();
+            tied.push(next);
+        }
+        // They came off the heap in some order; the newest counts.
+        tied.sort_unstable();
+        let found = self.settle(&tied);
+        tied.drain(..).for_each(|input| self.wait(input));
+        self.tied = tied;
+        found
+    }
+
+    /// The newest row of the first page of these inputs, which have one SURT key.
+    fn settle(&mut self, tied: &[usize]) -> Result<Option<(Entry, i64)>> {
         let mut next: Option<PageKey> = None;
-        for at in &self.tied {
+        for at in tied {
             let Some(input) = self.inputs.get_mut(*at) else { continue };
             let Some(head) = input.source.peek() else { continue };
             let key = *input.key.get_or_insert_with(|| head.row.key(&self.repository));
@@ -106,17 +119,61 @@ impl Merge {
             }
         }
         let (mut newest, mut sum) = (None, 0);
-        for at in &self.tied {
-            let Some(input) = self.inputs.get_mut(*at) else { continue };
-            if input.key != next {
+        for at in tied {
+            if self.inputs.get(*at).is_some_and(|input| input.key != next) {
                 continue;
             }
-            input.key = None;
-            if let Some(entry) = input.source.advance()? {
+            if let Some(entry) = self.advance(*at)? {
                 sum += entry.change.delta();
                 newest = newest.or(Some(entry));
             }
         }
         Ok(newest.map(|entry| (entry, sum)))
+    }
+
+    fn advance(&mut self, input: usize) -> Result<Option<Entry>> {
+        let Some(input) = self.inputs.get_mut(input) else { return Ok(None) };
+        input.key = None;
+        input.source.advance()
+    }
+
+    fn surt(&self, input: usize) -> Option<&str> {
+        Some(self.inputs.get(input)?.source.peek()?.row.surt.as_str())
+    }
+
+    /// Whether the input at one place of the heap comes before that at another. There is none behind the end.
+    fn is_before(&self, a: usize, b: usize) -> bool {
+        let surt = |at: usize| self.heap.get(at).and_then(|input| self.surt(*input));
+        match (surt(a), surt(b)) {
+            (Some(a), Some(b)) => (if self.descending { b.cmp(a) } else { a.cmp(b) }) == Ordering::Less,
+            (a, b) => a.is_some() && b.is_none(),
+        }
+    }
+
+    /// Puts an input on the heap, if it has rows.
+    fn wait(&mut self, input: usize) {
+        if self.surt(input).is_none() {
+            return;
+        }
+        self.heap.push(input);
+        let mut at = self.heap.len() - 1;
+        while at > 0 && self.is_before(at, (at - 1) / 2) {
+            self.heap.swap(at, (at - 1) / 2);
+            at = (at - 1) / 2;
+        }
+    }
+
+    /// Brings the first input of the heap to its place.
+    fn sink(&mut self) {
+        let mut at = 0;
+        loop {
+            let (left, right) = (2 * at + 1, 2 * at + 2);
+            let child = if self.is_before(right, left) { right } else { left };
+            if !self.is_before(child, at) {
+                return;
+            }
+            self.heap.swap(at, child);
+            at = child;
+        }
     }
 }

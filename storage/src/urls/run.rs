@@ -482,7 +482,14 @@ impl RunWriter {
     }
 
     /// Makes it durable; its name is when the folder is synced.
-    pub(super) fn finish(mut self) -> Result<UrlRun> {
+    pub(super) fn finish(self) -> Result<UrlRun> {
+        let run = self.end()?;
+        run.file.sync().map_err(|e| StorageError::io("sync", &run.path, e))?;
+        Ok(run)
+    }
+
+    /// As [`RunWriter::finish`], for a run that nobody needs after a crash.
+    pub(super) fn end(mut self) -> Result<UrlRun> {
         if !self.block.is_empty() {
             self.end_block()?;
         }
@@ -501,7 +508,6 @@ impl RunWriter {
         self.buffer.extend_from_slice(&packed);
         self.buffer.extend_from_slice(&trailer);
         self.write()?;
-        self.file.sync().map_err(|e| StorageError::io("sync", &self.path, e))?;
         let RunWriter { number, path, file, rows, written, index, hold, .. } = self;
         Ok(UrlRun { number, path, file, rows, bytes: written, index, _hold: hold })
     }

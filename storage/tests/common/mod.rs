@@ -51,6 +51,7 @@ pub(crate) fn small_options() -> Options {
         log_bytes: 16 << 10,
         buffer_bytes: 0,
         cache_bytes: 0,
+        ..Options::default()
     }
 }
 

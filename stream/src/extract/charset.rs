@@ -20,14 +20,28 @@ pub(super) fn parameter(content_type: &str) -> Option<&str> {
     Some(value.trim_matches(['"', '\'']))
 }
 
-/// Text in whatever character set.
-pub(super) fn decode<'a>(bytes: &'a [u8], declared: Option<&str>, is_html: bool) -> Cow<'a, str> {
-    if let Some((encoding, mark)) = Encoding::for_bom(bytes) {
-        return encoding.decode_without_bom_handling(bytes.get(mark..).unwrap_or_default()).0;
+/// The character set of some bytes, and how long the byte order mark is that says it.
+pub(super) fn detect(bytes: &[u8], declared: Option<&str>, says_itself: bool) -> (&'static Encoding, usize) {
+    if let Some(found) = Encoding::for_bom(bytes) {
+        return found;
     }
     let named = declared.and_then(|label| Encoding::for_label(label.as_bytes()));
-    let named = named.or_else(|| prescan(bytes).filter(|_| is_html));
-    named.unwrap_or_else(|| guess(bytes)).decode_without_bom_handling(bytes).0
+    let named = named.or_else(|| unmarked_utf16(bytes)).or_else(|| prescan(bytes).filter(|_| says_itself));
+    (named.unwrap_or_else(|| guess(bytes)), 0)
+}
+
+/// Text in a character set, from behind its byte order mark.
+pub(super) fn decode<'a>(bytes: &'a [u8], (encoding, mark): (&'static Encoding, usize)) -> Cow<'a, str> {
+    encoding.decode_without_bom_handling(bytes.get(mark..).unwrap_or_default()).0
+}
+
+/// UTF-16 without a byte order mark, told by the `<?` of XML.
+fn unmarked_utf16(bytes: &[u8]) -> Option<&'static Encoding> {
+    match bytes.first_chunk::<4>()? {
+        b"<\0?\0" => Some(UTF_16LE),
+        b"\0<\0?" => Some(UTF_16BE),
+        _ => None,
+    }
 }
 
 /// The character set that the page itself names near its beginning.
@@ -60,6 +74,10 @@ fn guess(bytes: &[u8]) -> &'static Encoding {
 mod tests {
     use super::*;
 
+    fn decode<'a>(bytes: &'a [u8], declared: Option<&str>, says_itself: bool) -> Cow<'a, str> {
+        super::decode(bytes, detect(bytes, declared, says_itself))
+    }
+
     #[test]
     fn what_is_said_first_counts() {
         let utf8 = "žluťoučký kůň".as_bytes();
@@ -75,6 +93,7 @@ mod tests {
         let mark = [b"\xff\xfe".as_slice(), b"a\0b\0"].concat();
         assert_eq!(decode(&mark, Some("utf-8"), true), "ab", "a byte order mark goes first");
         assert_eq!(decode(b"<meta charset=utf-16>x", None, true), "<meta charset=utf-16>x");
+        assert_eq!(decode(b"\0<\0?\0x", None, true), "<?x");
         assert_eq!(parameter("text/html; a=b; Charset=\"x\""), Some("x"));
     }
 

@@ -2,15 +2,16 @@
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
-use std::io::Read;
 
 use bytes::Bytes;
+use encoding_rs::Encoding;
 use webbase_storage::{Dictionaries, Page, PageKey, Record};
 
 use super::charset;
+use crate::http::{self, Coding};
 
 /// A body is unpacked to so many bytes at most; what is longer is cut there.
-const BODY_BYTES_MAX: u64 = 64 << 20;
+const BODY_BYTES_MAX: usize = 64 << 20;
 
 /// One page, unpacked.
 pub struct Content<'a> {
@@ -23,6 +24,7 @@ pub struct Content<'a> {
     head: Bytes,
     coded: Bytes,
     body: OnceCell<Bytes>,
+    encoding: OnceCell<(&'static Encoding, usize)>,
     text: OnceCell<String>,
 }
 
@@ -46,6 +48,7 @@ impl<'a> Content<'a> {
             head: record.head(dictionaries)?,
             coded: record.body(dictionaries)?,
             body: OnceCell::new(),
+            encoding: OnceCell::new(),
             text: OnceCell::new(),
         })
     }
@@ -62,8 +65,16 @@ impl<'a> Content<'a> {
             head: Bytes::copy_from_slice(page.head),
             coded: Bytes::copy_from_slice(page.body),
             body: OnceCell::new(),
+            encoding: OnceCell::new(),
             text: OnceCell::new(),
         }
+    }
+
+    /// A page that is in no repository (yet), whose content coding is off already, whatever its head says.
+    pub fn of_unpacked(page: &Page<'a>) -> Content<'a> {
+        let content = Content::of_page(page);
+        content.body.get_or_init(|| content.coded.clone());
+        content
     }
 
     /// Its key.
@@ -110,36 +121,53 @@ impl<'a> Content<'a> {
         })
     }
 
-    /// The body without its content coding. What a coding leaves readable of a broken body counts, up to a limit; a body in a
-    /// coding that is not known here stays as it is.
+    /// The body without chunks and content codings. What a coding leaves readable of a broken body counts, up to a limit; a
+    /// body in a coding that is not known here stays as it is, and so does one that is not coded as its head says.
     pub fn body(&self) -> &[u8] {
         self.body.get_or_init(|| self.decoded())
     }
 
     fn decoded(&self) -> Bytes {
-        let coding = self.header("content-encoding").unwrap_or_default().trim().to_ascii_lowercase();
-        let coded: &[u8] = &self.coded;
-        let decoded = match coding.as_str() {
-            "gzip" | "x-gzip" => readable(flate2::read::MultiGzDecoder::new(coded)),
-            "deflate" => readable(flate2::read::ZlibDecoder::new(coded))
-                .or_else(|| readable(flate2::read::DeflateDecoder::new(coded))),
-            "zstd" => zstd::stream::read::Decoder::with_buffer(coded).ok().and_then(|mut decoder| {
-                // What RFC 8878 asks of decoders for the web: 8 MiB.
-                decoder.window_log_max(23).ok()?;
-                readable(decoder)
-            }),
-            _ => None,
+        let mut body = match http::is_chunked(&self.head) {
+            true => http::without_chunks(&self.coded),
+            false => self.coded.clone(),
         };
-        decoded.map_or_else(|| self.coded.clone(), Bytes::from)
+        let codings = self.header("content-encoding").and_then(Coding::list).unwrap_or_default();
+        for coding in codings.iter().rev() {
+            match coding.readable(&body, BODY_BYTES_MAX) {
+                Some(decoded) => body = decoded,
+                None => break,
+            }
+        }
+        body
     }
 
-    /// The body as text, in whatever character set it is: what the body's first bytes, its HTTP head, its own `meta` or, at
-    /// last, a guess says. Bytes that make no sense become U+FFFD.
-    pub fn text(&self) -> &str {
-        self.text.get_or_init(|| {
+    /// The character set of the body: what the body's first bytes, its HTTP head, its own `meta` or XML declaration or, at last,
+    /// a guess says.
+    pub fn encoding(&self) -> &'static Encoding {
+        self.charset().0
+    }
+
+    fn charset(&self) -> (&'static Encoding, usize) {
+        *self.encoding.get_or_init(|| {
             let declared = self.header("content-type").and_then(charset::parameter);
-            charset::decode(self.body(), declared, self.is_html()).into_owned()
+            charset::detect(self.body(), declared, self.is_html() || self.is_xml())
         })
+    }
+
+    /// The body as text, in whatever character set it is. Bytes that make no sense become U+FFFD.
+    pub fn text(&self) -> &str {
+        self.text.get_or_init(|| charset::decode(self.body(), self.charset()).into_owned())
+    }
+
+    /// Whether it says that it is XML and not HTML; a page that says nothing is taken for XML if it begins so.
+    pub fn is_xml(&self) -> bool {
+        match &*self.mime {
+            "application/xhtml+xml" => false,
+            "text/vnd.wap.wml" => true,
+            "" => self.body().trim_ascii_start().starts_with(b"<?xml") && !self.is_html(),
+            mime => mime.ends_with("/xml") || mime.ends_with("+xml"),
+        }
     }
 
     /// Whether it says that it is HTML; a page that says nothing is taken for HTML if it looks like it.
@@ -155,14 +183,6 @@ impl<'a> Content<'a> {
             _ => false,
         }
     }
-}
-
-/// What can be read before the end, the limit, or something broken; none if that is nothing.
-fn readable(from: impl Read) -> Option<Vec<u8>> {
-    let (mut out, mut from) = (Vec::new(), from.take(BODY_BYTES_MAX));
-    // `read_to_end` keeps what came before an error.
-    let _broken = from.read_to_end(&mut out);
-    (!out.is_empty()).then_some(out)
 }
 
 #[cfg(test)]
@@ -188,6 +208,38 @@ mod tests {
         assert_eq!(Content::of_page(&page(head, b"<p>not coded")).body(), b"<p>not coded", "servers lie");
         let bare = Content::of_page(&page(b"", &gzip)).body().to_vec();
         assert_eq!(bare, gzip);
+    }
+
+    #[test]
+    fn every_coding_of_the_web_comes_off_and_so_do_chunks() {
+        let plain = b"<title>coded</title><p>all work and no play ".repeat(500);
+        let mut br = Vec::new();
+        brotli::CompressorWriter::new(&mut br, 4096, 3, 20).write_all(&plain).unwrap();
+        let zstd = zstd::bulk::compress(&plain, 1).unwrap();
+        let mut twice = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        twice.write_all(&br).unwrap();
+        let twice = twice.finish().unwrap();
+        for (coding, coded) in [("br", &br), ("zstd", &zstd), ("br, gzip", &twice)] {
+            let head = format!("HTTP/1.1 200 OK\r\nContent-Encoding: {coding}\r\n\r\n");
+            assert_eq!(Content::of_page(&page(head.as_bytes(), coded)).body(), plain, "{coding}");
+            let head = head.replace("\r\n\r\n", "\r\nTransfer-Encoding: chunked\r\n\r\n");
+            let mut chunked = Vec::new();
+            for chunk in coded.chunks(100) {
+                chunked.extend_from_slice(format!("{:x}\r\n", chunk.len()).as_bytes());
+                chunked.extend_from_slice(chunk);
+                chunked.extend_from_slice(b"\r\n");
+            }
+            chunked.extend_from_slice(b"0\r\n\r\n");
+            let chunked = page(head.as_bytes(), &chunked);
+            assert_eq!(Content::of_page(&chunked).body(), plain, "{coding} in chunks");
+            assert_eq!(
+                super::super::title(&Content::of_page(&chunked)).as_deref(),
+                Some("coded"),
+                "{coding}"
+            );
+        }
+        let unknown = page(b"HTTP/1.1 200 OK\r\nContent-Encoding: sdch\r\n\r\n", &br);
+        assert_eq!(Content::of_page(&unknown).body(), br, "a coding that is not known stays on");
     }
 
     #[test]

@@ -4,14 +4,18 @@
 //! |---|---|
 //! | `response` of an `http` or `https` URL | a page: HTTP head and body as they are |
 //! | `resource` of an `http`, `https` or `ftp` URL | a page without a head |
-//! | `revisit`, identical payload | a page with its own head and date and the original's body, if that is at hand |
+//! | `revisit`, identical payload | a page with its own head and date and the original's body, if that is at hand or found |
 //! | `revisit`, server not modified | nothing: the page is what it was |
 //! | `request`, `metadata`, `warcinfo`, `conversion`, `continuation`, … | nothing; they are counted |
 //!
 //! All captures are handed to the repository, which keeps the newest of each page.
 //!
-//! **Digests.** The payload digest that a file declares is kept if it is a SHA-1 and holds, over the body as it is or without
-//! its chunks: both are in use. Where none is declared, or it does not hold, it is the SHA-1 of the body as it is.
+//! **Digests.** A page keeps a SHA-1. A payload digest that a file declares, SHA-1 or SHA-256, is checked over the body as it is
+//! and without its chunks: both are in use. Where it holds, the SHA-1 of the same bytes is kept; where none is declared, or it
+//! does not hold, that of the body as it is.
+//!
+//! **Revisits.** The original is a capture with the digest that the revisit declares, or the one whose URL and date it names;
+//! of imports of late, else of the repository. Its body must have the declared digest, if that is of a kind that can be computed.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
@@ -19,11 +23,13 @@ use std::hash::{BuildHasher, RandomState};
 use bytes::Bytes;
 use webbase_storage::Page;
 
+use super::date;
+use super::digest::{Declared, sha1};
 use super::head::{Head, Kind};
-use super::originals::{Original, Originals};
+use super::originals::{Clue, Original, Originals};
 use super::reader::{Block, Damage, Item, WarcRecord};
 use super::report::Report;
-use super::{date, http, sha1};
+use crate::http;
 
 /// URLs that are told apart to count pages; beyond, every capture counts as a page.
 const COUNTED_URLS_MAX: usize = 8 << 20;
@@ -71,9 +77,16 @@ impl Capture {
     }
 }
 
+/// Finds the page of this URL, where captures of earlier imports are.
+///
+/// # Errors
+/// When that cannot be told now.
+pub type Find = Box<dyn FnMut(&str) -> Result<Option<Original>, String> + Send>;
+
 /// Makes pages of records, and counts.
 pub struct Importer {
     originals: Originals,
+    find: Option<Find>,
     report: Report,
     /// Hashes of the canonical URLs so far.
     urls: HashSet<u64>,
@@ -86,11 +99,19 @@ impl Importer {
     pub fn new(originals: Originals) -> Importer {
         Importer {
             originals,
+            find: None,
             report: Report::default(),
             urls: HashSet::new(),
             hasher: RandomState::new(),
             canonical: String::new(),
         }
+    }
+
+    /// Revisits may refer to what this finds, too.
+    #[must_use]
+    pub fn finding(mut self, find: Find) -> Importer {
+        self.find = Some(find);
+        self
     }
 
     /// Takes what a reader found; gives a capture, if it makes one.
@@ -157,9 +178,9 @@ impl Importer {
     }
 
     fn is_sound(&self, kind: &Kind, head: &Head, block: &Bytes) -> bool {
-        let Some(Declared::Sha1(declared)) = declared(head) else { return false };
+        let Some(declared) = Declared::of(head) else { return false };
         let from = if *kind == Kind::Response { http::head_len(block) } else { 0 };
-        *kind != Kind::Revisit && sha1([block.get(from..).unwrap_or_default()]) == declared
+        *kind != Kind::Revisit && declared.check(b"", block.get(from..).unwrap_or_default()).is_some()
     }
 
     fn captured(&mut self, head: &Head, mut capture: Capture) -> Option<Capture> {
@@ -203,7 +224,7 @@ impl Importer {
             payload_digest,
         };
         if status < 300 {
-            self.remember(&capture);
+            self.remember(head, &capture);
         }
         Ok(capture)
     }
@@ -223,16 +244,35 @@ impl Importer {
         let payload_digest = self.digest(head, b"", &body);
         let kind = head.field("Content-Type").map(|kind| http::mime(&kind)).unwrap_or_default();
         let mime = if kind == "application/http" { String::new() } else { kind };
-        let (modified_at_ms, head) = (None, Bytes::new());
-        let capture =
-            Capture { url, fetched_at_ms, modified_at_ms, status: 200, mime, head, body, payload_digest };
-        self.remember(&capture);
+        let (modified_at_ms, none) = (None, Bytes::new());
+        let capture = Capture {
+            url,
+            fetched_at_ms,
+            modified_at_ms,
+            status: 200,
+            mime,
+            head: none,
+            body,
+            payload_digest,
+        };
+        self.remember(head, &capture);
         Ok(capture)
     }
 
-    fn remember(&self, capture: &Capture) {
-        let (head, body, mime) = (capture.head.clone(), capture.body.clone(), capture.mime.clone());
-        self.originals.insert(capture.payload_digest, &Original { head, body, mime });
+    fn remember(&self, head: &Head, capture: &Capture) {
+        let original = Original {
+            head: capture.head.clone(),
+            body: capture.body.clone(),
+            mime: capture.mime.clone(),
+            payload_digest: capture.payload_digest,
+            fetched_at_ms: capture.fetched_at_ms,
+        };
+        let sha256 = match Declared::of(head) {
+            Some(Declared::Sha256(digest)) => Some(Clue::sha256(digest)),
+            _ => None,
+        };
+        self.originals
+            .insert(&original, [Clue::place(&capture.url, capture.fetched_at_ms)].into_iter().chain(sha256));
     }
 
     fn revisit(&mut self, head: &Head, block: &Bytes) -> Result<Capture, &'static str> {
@@ -244,13 +284,16 @@ impl Importer {
             self.report.not_modified += 1;
             return Err("not modified");
         }
-        let original = match declared(head) {
-            Some(Declared::Sha1(digest)) => self.originals.get(&digest).map(|original| (digest, original)),
-            _ => None,
-        };
-        let Some((payload_digest, original)) = original else {
-            self.report.revisits_unresolved += 1;
-            return Err("a revisit whose original is not at hand");
+        let original = match self.original(head, &url) {
+            Ok(Some(original)) => original,
+            Ok(None) => {
+                self.report.revisits_unresolved += 1;
+                return Err("a revisit whose original is not at hand");
+            }
+            Err(_) => {
+                self.report.revisits_unresolved += 1;
+                return Err("a revisit whose original cannot be looked up now");
+            }
         };
         self.report.revisits_resolved += 1;
         let http_head = if own_head.is_empty() { original.head } else { own_head };
@@ -263,27 +306,80 @@ impl Importer {
             mime: own_mime.filter(|mime| !mime.is_empty()).unwrap_or(original.mime),
             head: http_head,
             body: original.body,
-            payload_digest,
+            payload_digest: original.payload_digest,
         })
+    }
+
+    /// The capture that a revisit refers to: one of late, or a page of the URL that it names, or of its own. Its digest is the
+    /// one that the revisit declares.
+    fn original(&mut self, head: &Head, url: &str) -> Result<Option<Original>, String> {
+        let declared = Declared::of(head);
+        let of_late = match &declared {
+            Some(Declared::Sha1(digest)) => self.originals.get(digest),
+            Some(Declared::Sha256(digest)) => self.originals.find(&Clue::sha256(*digest)),
+            Some(Declared::Other) | None => None,
+        };
+        // What lies under a SHA-256 was found under it only if its record said so.
+        let of_late = of_late.and_then(|original| fits(declared.as_ref(), original));
+        if of_late.is_some() {
+            return Ok(of_late);
+        }
+        let named = head.field("WARC-Refers-To-Target-URI");
+        let named = named.as_deref().map(|text| text.trim().trim_start_matches('<').trim_end_matches('>'));
+        let date = head.field("WARC-Refers-To-Date").and_then(|text| date::parse(&text));
+        if let (Some(named), Some(at)) = (named, date)
+            && let Some(original) = self.originals.find(&Clue::place(named, at))
+            && let Some(original) = fits(declared.as_ref(), original)
+        {
+            return Ok(Some(original));
+        }
+        let Some(find) = &mut self.find else { return Ok(None) };
+        for place in named.filter(|named| *named != url).into_iter().chain([url]) {
+            let Some(original) = find(place)? else { continue };
+            // Without a digest that can be computed, it has to be the very capture that is named.
+            let is_named =
+                Some(place) == named && date.is_some_and(|at| at / 1000 == original.fetched_at_ms / 1000);
+            let is_told = matches!(declared, Some(Declared::Sha1(_) | Declared::Sha256(_)));
+            let fitting = if is_told || is_named { fits(declared.as_ref(), original) } else { None };
+            if let Some(original) = fitting {
+                let clue = match declared {
+                    Some(Declared::Sha256(digest)) => Some(Clue::sha256(digest)),
+                    _ => None,
+                };
+                self.originals.insert(&original, clue);
+                return Ok(Some(original));
+            }
+        }
+        Ok(None)
     }
 
     /// The digest that is kept.
     fn digest(&mut self, head: &Head, http_head: &[u8], body: &[u8]) -> [u8; 20] {
-        let computed = sha1([body]);
-        match declared(head) {
+        match Declared::of(head) {
             None => {}
             Some(Declared::Other) => self.report.digests_other += 1,
-            Some(Declared::Sha1(declared)) => {
-                let holds = declared == computed
-                    || http::is_chunked(http_head) && sha1(http::chunks(body)) == declared;
-                if holds {
+            Some(declared) => {
+                if let Some(kept) = declared.check(http_head, body) {
                     self.report.digests_verified += 1;
-                    return declared;
+                    return kept;
                 }
                 self.report.digests_wrong += 1;
             }
         }
-        computed
+        sha1([body])
+    }
+}
+
+/// An original, if it has the digest that a revisit declares. One that cannot be computed is believed.
+fn fits(declared: Option<&Declared>, original: Original) -> Option<Original> {
+    match declared {
+        None | Some(Declared::Other) => Some(original),
+        // It was computed or checked when the capture came in.
+        Some(Declared::Sha1(digest)) if *digest == original.payload_digest => Some(original),
+        Some(declared) => {
+            let payload_digest = declared.check(&original.head, &original.body)?;
+            Some(Original { payload_digest, ..original })
+        }
     }
 }
 
@@ -306,25 +402,4 @@ fn named(head: &Head, schemes: &[&str]) -> Result<(String, u64), &'static str> {
 fn modified_at_ms(head: &[u8]) -> Option<u64> {
     let at = httpdate::parse_http_date(http::text(head, "last-modified")?).ok()?;
     at.duration_since(std::time::UNIX_EPOCH).ok().map(|since| since.as_millis() as u64)
-}
-
-/// A payload digest as a record declares it.
-enum Declared {
-    Sha1([u8; 20]),
-    Other,
-}
-
-fn declared(head: &Head) -> Option<Declared> {
-    let text = head.field("WARC-Payload-Digest")?;
-    let (name, value) = text.split_once(':')?;
-    if !name.eq_ignore_ascii_case("sha1") && !name.eq_ignore_ascii_case("sha-1") {
-        return Some(Declared::Other);
-    }
-    let value = value.trim().trim_end_matches('=').to_ascii_uppercase();
-    let bytes = match value.len() {
-        32 => data_encoding::BASE32_NOPAD.decode(value.as_bytes()).ok(),
-        40 => data_encoding::HEXUPPER.decode(value.as_bytes()).ok(),
-        _ => None,
-    };
-    Some(bytes.and_then(|bytes| bytes.try_into().ok()).map_or(Declared::Other, Declared::Sha1))
 }

@@ -2,28 +2,67 @@
 //!
 //! Bounded in bytes; what was not used for longest goes first. All imports of a gateway share one, so that a file may refer to
 //! another.
+//!
+//! Found by the SHA-1 of their payload, which is what a repository keeps, or by what else a revisit may tell of them
+//! ([`Clue`]): the SHA-256 that their own record declares, or their URL and date.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, hash_map};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 
+use super::digest::sha256;
+
 /// A capture that others may refer to.
 #[derive(Clone, Debug)]
-pub(super) struct Original {
-    pub(super) head: Bytes,
-    pub(super) body: Bytes,
-    pub(super) mime: String,
+pub struct Original {
+    /// Its HTTP head.
+    pub head: Bytes,
+    /// Its body.
+    pub body: Bytes,
+    /// Its MIME type.
+    pub mime: String,
+    /// The SHA-1 of its payload.
+    pub payload_digest: [u8; 20],
+    /// When it was fetched.
+    pub fetched_at_ms: u64,
+}
+
+/// What a capture may be found by, beside the SHA-1 of its payload.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Clue([u8; 32]);
+
+impl Clue {
+    /// The SHA-256 of a payload.
+    pub(super) fn sha256(digest: [u8; 32]) -> Clue {
+        Clue(digest)
+    }
+
+    /// A URL and a date. To the second: `WARC-Refers-To-Date` is often cut where `WARC-Date` is not.
+    pub(super) fn place(url: &str, fetched_at_ms: u64) -> Clue {
+        Clue(sha256([url.as_bytes(), b"\0", &(fetched_at_ms / 1000).to_le_bytes()]))
+    }
 }
 
 /// Bodies below this are copied, so that they do not hold the larger piece of memory they lie in.
 const COPIED_BYTES: usize = 64 << 10;
 /// What an entry costs beside its bytes.
 const ENTRY_BYTES: usize = 200;
+/// What a clue costs.
+const CLUE_BYTES: usize = 130;
+/// Captures of one payload that are told apart by where they are from; popular payloads, such as empty scripts, have many.
+const CLUES_MAX: usize = 16;
+
+struct Entry {
+    used: u64,
+    original: Original,
+    clues: Vec<Clue>,
+}
 
 #[derive(Default)]
 struct Held {
-    by_digest: HashMap<[u8; 20], (u64, Original)>,
+    by_digest: HashMap<[u8; 20], Entry>,
+    by_clue: HashMap<Clue, [u8; 20]>,
     /// When each was used last.
     by_use: BTreeMap<u64, [u8; 20]>,
     uses: u64,
@@ -43,39 +82,70 @@ impl Originals {
         Originals { held: Arc::default(), bytes_max }
     }
 
-    pub(super) fn insert(&self, digest: [u8; 20], original: &Original) {
-        let bytes = cost(original);
-        if original.body.is_empty() || bytes > self.bytes_max / 4 {
+    /// Holds a capture, to be found by its digest and by these.
+    pub(super) fn insert(&self, original: &Original, clues: impl IntoIterator<Item = Clue>) {
+        if original.body.is_empty() || cost(original) > self.bytes_max / 4 {
             return;
         }
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        let held = &mut *held;
-        held.uses += 1;
-        if let Some((last, _)) = held.by_digest.get_mut(&digest) {
-            held.by_use.remove(last);
-            *last = held.uses;
-            held.by_use.insert(held.uses, digest);
-            return;
-        }
-        let mut original = original.clone();
-        if original.body.len() < COPIED_BYTES {
-            original.body = Bytes::copy_from_slice(&original.body);
-            original.head = Bytes::copy_from_slice(&original.head);
-        }
-        held.bytes += bytes;
-        held.by_use.insert(held.uses, digest);
-        held.by_digest.insert(digest, (held.uses, original));
-        while held.bytes > self.bytes_max
-            && let Some((_, oldest)) = held.by_use.pop_first()
-            && let Some((_, gone)) = held.by_digest.remove(&oldest)
-        {
-            held.bytes -= cost(&gone);
-        }
+        held.insert(original, clues);
+        while held.bytes > self.bytes_max && held.forget_oldest() {}
     }
 
     pub(super) fn get(&self, digest: &[u8; 20]) -> Option<Original> {
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        held.by_digest.get(digest).map(|(_, original)| original.clone())
+        held.by_digest.get(digest).map(|entry| entry.original.clone())
+    }
+
+    pub(super) fn find(&self, clue: &Clue) -> Option<Original> {
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        held.by_digest.get(held.by_clue.get(clue)?).map(|entry| entry.original.clone())
+    }
+}
+
+impl Held {
+    fn insert(&mut self, original: &Original, clues: impl IntoIterator<Item = Clue>) {
+        let digest = original.payload_digest;
+        self.uses += 1;
+        let used = self.uses;
+        self.by_use.insert(used, digest);
+        let entry = match self.by_digest.entry(digest) {
+            hash_map::Entry::Occupied(entry) => {
+                let entry = entry.into_mut();
+                self.by_use.remove(&entry.used);
+                entry.used = used;
+                entry
+            }
+            hash_map::Entry::Vacant(place) => {
+                let mut original = original.clone();
+                if original.body.len() < COPIED_BYTES {
+                    original.body = Bytes::copy_from_slice(&original.body);
+                    original.head = Bytes::copy_from_slice(&original.head);
+                }
+                self.bytes += cost(&original);
+                place.insert(Entry { used, original, clues: Vec::new() })
+            }
+        };
+        for clue in clues {
+            // The last that said so counts; a payload that it was of before goes without it.
+            if entry.clues.len() < CLUES_MAX && !entry.clues.contains(&clue) {
+                entry.clues.push(clue);
+                self.by_clue.insert(clue, digest);
+                self.bytes += CLUE_BYTES;
+            }
+        }
+    }
+
+    fn forget_oldest(&mut self) -> bool {
+        let Some((_, oldest)) = self.by_use.pop_first() else { return false };
+        let Some(gone) = self.by_digest.remove(&oldest) else { return false };
+        self.bytes -= cost(&gone.original) + gone.clues.len() * CLUE_BYTES;
+        for clue in gone.clues {
+            if self.by_clue.get(&clue) == Some(&oldest) {
+                self.by_clue.remove(&clue);
+            }
+        }
+        true
     }
 }
 
@@ -93,18 +163,40 @@ fn cost(original: &Original) -> usize {
 mod tests {
     use super::*;
 
+    fn original(n: u8, len: usize) -> Original {
+        let (head, mime) = (Bytes::new(), String::new());
+        Original { head, body: vec![1; len].into(), mime, payload_digest: [n; 20], fetched_at_ms: 0 }
+    }
+
     #[test]
     fn what_was_not_used_goes_first() {
         let originals = Originals::new(10_000);
-        let original =
-            |len: usize| Original { head: Bytes::new(), body: vec![1; len].into(), mime: String::new() };
-        for n in 0..4 {
-            originals.insert([n; 20], &original(2000));
+        for n in [0, 1, 2, 3, 0, 4] {
+            originals.insert(&original(n, 2000), []);
         }
-        originals.insert([0; 20], &original(2000));
-        originals.insert([4; 20], &original(2000));
-        originals.insert([9; 20], &original(9000));
+        originals.insert(&original(9, 9000), []);
         let held: Vec<bool> = (0..10).map(|n| originals.get(&[n; 20]).is_some()).collect();
         assert_eq!(held, [true, false, true, true, true, false, false, false, false, false]);
+    }
+
+    #[test]
+    fn clues_find_a_capture_while_it_is_held() {
+        let originals = Originals::new(10_000);
+        let at = |n: u64| Clue::place("http://h/", n * 1000);
+        originals.insert(&original(0, 2000), [at(0), Clue::sha256([7; 32])]);
+        originals.insert(&original(1, 2000), [at(1)]);
+        let digest = |clue: &Clue| originals.find(clue).map(|found| found.payload_digest[0]);
+        assert_eq!(
+            [at(0), at(1), at(2), Clue::sha256([7; 32])].map(|c| digest(&c)),
+            [Some(0), Some(1), None, Some(0)]
+        );
+        assert_eq!(digest(&Clue::place("http://h/", 999)), Some(0), "of the same second");
+        (2..6).for_each(|n| originals.insert(&original(n, 2000), (0..100).map(at)));
+        assert_eq!(digest(&Clue::sha256([7; 32])), None);
+        let held = originals.held.lock().unwrap();
+        let clues: usize = held.by_digest.values().map(|entry| entry.clues.len()).sum();
+        let bytes: usize = held.by_digest.values().map(|entry| cost(&entry.original)).sum();
+        assert_eq!(held.bytes, bytes + clues * CLUE_BYTES);
+        assert!(held.bytes <= 10_000 && held.by_clue.len() <= clues, "{} bytes, {clues} clues", held.bytes);
     }
 }

@@ -18,6 +18,8 @@ use super::unpack::{Begun, Packing, Pulled, Unpacker};
 const HEAD_BYTES_MAX: usize = 1 << 20;
 /// The longest line of an ARC record.
 const ARC_LINE_BYTES_MAX: usize = 64 << 10;
+/// Memory for a block before its bytes are there, at most.
+const RESERVED_BYTES_MAX: usize = 1 << 20;
 /// The longest block that is held in memory, unless told otherwise: the largest page of a store, and its head.
 pub const BLOCK_BYTES_MAX: u64 = 65 << 20;
 
@@ -73,7 +75,7 @@ impl WarcRecord {
             Kind::Response => {
                 let is_http =
                     self.head.uri().is_some_and(|uri| uri.starts_with("http:") || uri.starts_with("https:"));
-                Some(block.slice(if is_http { super::http::head_len(block) } else { 0 }..))
+                Some(block.slice(if is_http { crate::http::head_len(block) } else { 0 }..))
             }
             _ => None,
         }
@@ -381,6 +383,8 @@ impl<R: Read> Reader<R> {
         }
         let cut = |have: usize, why: &str| format!("its block is cut short, {have} of {len} bytes: {why}");
         let len = usize::try_from(len).unwrap_or(usize::MAX);
+        // All of it at once, unless that is much for a length that may be wrong.
+        self.buffer.reserve(len.min(RESERVED_BYTES_MAX).saturating_sub(self.buffer.len()));
         Ok(match self.need_rest(len)? {
             Have::Enough => Block::Whole(self.take(len)),
             Have::Ended => {

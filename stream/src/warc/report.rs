@@ -45,9 +45,9 @@ pub struct Report {
     pub revisits_unresolved: u64,
     /// Revisits that say that nothing changed; the page stays as it is.
     pub not_modified: u64,
-    /// Declared SHA-1 digests that hold.
+    /// Declared SHA-1 and SHA-256 digests that hold.
     pub digests_verified: u64,
-    /// Declared SHA-1 digests that do not: the page is kept, with the digest that was computed.
+    /// Declared SHA-1 and SHA-256 digests that do not: the page is kept, with the SHA-1 that was computed.
     pub digests_wrong: u64,
     /// Digests of other kinds, which are not checked and not kept.
     pub digests_other: u64,

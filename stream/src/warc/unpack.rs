@@ -24,6 +24,8 @@ const PIECE_BYTES: usize = 64 << 10;
 /// The largest window of a zstd frame that is accepted, as a power of two.
 const ZSTD_WINDOW_LOG_MAX: u32 = 25;
 const DICTIONARY_BYTES_MAX: usize = 16 << 20;
+/// The head of a gzip member is ten bytes and some text.
+const GZIP_HEAD_BYTES_MAX: usize = 1 << 20;
 const GZIP: [u8; 3] = [0x1f, 0x8b, 8];
 const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 /// Magic of a skippable frame, its lowest four bits aside.
@@ -63,8 +65,119 @@ pub(super) enum Pulled {
 
 enum Decoder {
     Plain,
-    Gzip(Box<Decompress>),
+    Gzip(Box<Gzip>),
     Zstd(DCtx<'static>),
+}
+
+/// A gzip member (RFC 1952) that is being unpacked: head, deflate blocks, CRC-32 and length. Its parts are read here, so that the
+/// decoder can be used for one member after the other.
+struct Gzip {
+    inflate: Decompress,
+    crc: flate2::Crc,
+    part: Part,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Head,
+    Blocks,
+    Trailer,
+}
+
+impl Gzip {
+    fn new() -> Gzip {
+        Gzip { inflate: Decompress::new(false), crc: flate2::Crc::new(), part: Part::Head }
+    }
+
+    fn again(mut self: Box<Gzip>) -> Box<Gzip> {
+        self.inflate.reset(false);
+        self.crc.reset();
+        self.part = Part::Head;
+        self
+    }
+
+    /// Unpacks what is there of it into `out`, some bytes at most; says how many bytes it has read, or that it needs more.
+    fn pull(&mut self, input: &[u8], out: &mut Vec<u8>) -> (usize, Step) {
+        match self.part {
+            Part::Head => match gzip_head_len(input) {
+                Ok(Some(len)) => {
+                    self.part = Part::Blocks;
+                    (len, Step::Some)
+                }
+                Ok(None) if input.len() > GZIP_HEAD_BYTES_MAX => {
+                    (0, Step::Broken("it does not unpack: its head has no end".into()))
+                }
+                Ok(None) => (0, Step::More),
+                Err(why) => (0, Step::Broken(format!("it does not unpack: {why}"))),
+            },
+            Part::Blocks => {
+                let before = self.inflate.total_in();
+                let outcome = self.inflate.decompress_vec(input, out, FlushDecompress::None);
+                let read = (self.inflate.total_in() - before) as usize;
+                self.crc.update(out);
+                let step = match outcome {
+                    Ok(Status::StreamEnd) => {
+                        self.part = Part::Trailer;
+                        Step::Some
+                    }
+                    Ok(_) if read == 0 && out.is_empty() => Step::More,
+                    Ok(_) => Step::Some,
+                    Err(e) => Step::Broken(format!("it does not unpack: {e}")),
+                };
+                (read, step)
+            }
+            Part::Trailer => {
+                let Some((told, _)) = input.split_first_chunk::<8>() else { return (0, Step::More) };
+                let mut found = self.crc.sum().to_le_bytes().to_vec();
+                found.extend_from_slice(&self.crc.amount().to_le_bytes());
+                match found == told {
+                    true => (told.len(), Step::End),
+                    false => {
+                        (0, Step::Broken("it does not unpack: its CRC-32 or length does not hold".into()))
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// What a step of unpacking came to.
+enum Step {
+    Some,
+    /// It needs more bytes than there are.
+    More,
+    End,
+    Broken(String),
+}
+
+/// Length of the head that a gzip member begins with; none if more of it is to come.
+fn gzip_head_len(bytes: &[u8]) -> Result<Option<usize>, &'static str> {
+    const HEAD_BYTES: usize = 10;
+    const CHECKED: u8 = 2;
+    const EXTRA: u8 = 4;
+    const NAME: u8 = 8;
+    const COMMENT: u8 = 16;
+    const UNKNOWN: u8 = 0xe0;
+    let Some(flags) = bytes.get(3).copied().filter(|_| bytes.len() >= HEAD_BYTES) else { return Ok(None) };
+    if flags & UNKNOWN != 0 {
+        return Err("unknown flags in its head");
+    }
+    let mut len = HEAD_BYTES;
+    if flags & EXTRA != 0 {
+        let Some([low, high]) = bytes.get(len..len + 2) else { return Ok(None) };
+        len += 2 + usize::from(u16::from_le_bytes([*low, *high]));
+    }
+    for text in [NAME, COMMENT] {
+        if flags & text != 0 {
+            let end = bytes.get(len..).and_then(|rest| rest.iter().position(|byte| *byte == 0));
+            let Some(end) = end else { return Ok(None) };
+            len += end + 1;
+        }
+    }
+    if flags & CHECKED != 0 {
+        len += 2;
+    }
+    Ok(Some(len).filter(|len| *len <= bytes.len()))
 }
 
 pub(super) struct Unpacker<R> {
@@ -73,6 +186,10 @@ pub(super) struct Unpacker<R> {
     decoder: Option<Decoder>,
     /// Of zstd frames that were read, to be used again.
     idle: Option<DCtx<'static>>,
+    /// Of gzip members.
+    idle_gzip: Option<Box<Gzip>>,
+    /// What a step unpacks.
+    piece: Vec<u8>,
     dictionary: Vec<u8>,
     is_first: bool,
 }
@@ -89,7 +206,16 @@ impl<R: Read> Unpacker<R> {
         } else {
             Packing::Plain
         };
-        Ok(Unpacker { input, packing, decoder: None, idle: None, dictionary: Vec::new(), is_first: true })
+        Ok(Unpacker {
+            input,
+            packing,
+            decoder: None,
+            idle: None,
+            idle_gzip: None,
+            piece: Vec::with_capacity(PIECE_BYTES),
+            dictionary: Vec::new(),
+            is_first: true,
+        })
     }
 
     pub(super) fn packing(&self) -> Packing {
@@ -114,7 +240,8 @@ impl<R: Read> Unpacker<R> {
             let decoder = match self.packing {
                 Packing::Plain if is_first => Decoder::Plain,
                 Packing::Gzip if start.starts_with(&GZIP) => {
-                    Decoder::Gzip(Box::new(Decompress::new_gzip(15)))
+                    let idle = self.idle_gzip.take().map(Gzip::again);
+                    Decoder::Gzip(idle.unwrap_or_else(|| Box::new(Gzip::new())))
                 }
                 Packing::Zstd if start.starts_with(&ZSTD) => match self.zstd() {
                     Ok(context) => Decoder::Zstd(context),
@@ -283,59 +410,44 @@ impl<R: Read> Unpacker<R> {
             });
         }
         let input = self.input.bytes();
-        let len = out.len();
-        if let Decoder::Plain = decoder {
-            let some = input.get(..input.len().min(PIECE_BYTES)).unwrap_or_default();
-            out.extend_from_slice(some);
-            let count = some.len();
-            self.input.consume(count);
-            return Ok(Pulled::Some);
-        }
-        out.resize(len + PIECE_BYTES, 0);
-        let into = out.get_mut(len..).unwrap_or_default();
-        let (read, written, pulled) = match decoder {
-            Decoder::Plain => (0, 0, Pulled::End),
-            Decoder::Gzip(decoder) => {
-                let (in_before, out_before) = (decoder.total_in(), decoder.total_out());
-                let pulled = match decoder.decompress(input, into, FlushDecompress::None) {
-                    Ok(Status::StreamEnd) => Pulled::End,
-                    Ok(_) => Pulled::Some,
-                    Err(e) => Pulled::Broken(format!("it does not unpack: {e}")),
-                };
-                (
-                    (decoder.total_in() - in_before) as usize,
-                    (decoder.total_out() - out_before) as usize,
-                    pulled,
-                )
+        self.piece.clear();
+        let (read, step) = match decoder {
+            Decoder::Plain => {
+                let some = input.get(..input.len().min(PIECE_BYTES)).unwrap_or_default();
+                self.piece.extend_from_slice(some);
+                (some.len(), Step::Some)
             }
+            Decoder::Gzip(decoder) => decoder.pull(input, &mut self.piece),
             Decoder::Zstd(context) => {
                 let mut from = InBuffer::around(input);
-                let mut into = OutBuffer::around(into);
-                let pulled = match context.decompress_stream(&mut into, &mut from) {
-                    Ok(0) => Pulled::End,
-                    Ok(_) => Pulled::Some,
-                    Err(code) => Pulled::Broken(format!(
-                        "it does not unpack: {}",
-                        zstd::zstd_safe::get_error_name(code)
-                    )),
+                let mut into = OutBuffer::around(&mut self.piece);
+                let step = match context.decompress_stream(&mut into, &mut from) {
+                    Ok(0) => Step::End,
+                    Ok(_) if from.pos() == 0 && into.pos() == 0 => Step::More,
+                    Ok(_) => Step::Some,
+                    Err(code) => {
+                        Step::Broken(format!("it does not unpack: {}", zstd::zstd_safe::get_error_name(code)))
+                    }
                 };
-                (from.pos(), into.pos(), pulled)
+                (from.pos(), step)
             }
         };
-        out.truncate(len + written);
         self.input.consume(read);
-        if let (0, 0, Pulled::Some) = (read, written, &pulled) {
-            // It wants more than there is.
-            if !self.input.fill()? {
-                return Ok(Pulled::Broken("the file ends within it".into()));
+        out.extend_from_slice(&self.piece);
+        Ok(match step {
+            Step::Some => Pulled::Some,
+            Step::Broken(why) => Pulled::Broken(why),
+            Step::More if self.input.fill()? => Pulled::Some,
+            Step::More => Pulled::Broken("the file ends within it".into()),
+            Step::End => {
+                match self.decoder.take() {
+                    Some(Decoder::Zstd(context)) => self.idle = Some(context),
+                    Some(Decoder::Gzip(decoder)) => self.idle_gzip = Some(decoder),
+                    _ => {}
+                }
+                Pulled::End
             }
-        }
-        if let Pulled::End = pulled
-            && let Some(Decoder::Zstd(context)) = self.decoder.take()
-        {
-            self.idle = Some(context);
-        }
-        Ok(pulled)
+        })
     }
 }
 
@@ -355,4 +467,77 @@ fn skippable(bytes: &[u8]) -> Option<(u32, usize)> {
     let number = |at: usize| bytes.get(at..at + 4)?.try_into().ok().map(u32::from_le_bytes);
     let magic = number(0).filter(|magic| magic & !0xf == ZSTD_SKIPPABLE)?;
     Some((magic, number(4).unwrap_or(0) as usize))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    /// Two members whose heads have everything that heads may have, the second of many pieces.
+    fn members() -> (Vec<u8>, Vec<Vec<u8>>) {
+        let plain = [b"WARC/1.1 first".to_vec(), b"WARC/1.1 second ".repeat(20_000)];
+        let mut packed = Vec::new();
+        for text in &plain {
+            let builder = flate2::GzBuilder::new().extra([7; 300]).filename("a name").comment("a comment");
+            let mut writer = builder.write(Vec::new(), flate2::Compression::fast());
+            writer.write_all(text).unwrap();
+            packed.extend(writer.finish().unwrap());
+        }
+        (packed, plain.into())
+    }
+
+    /// What comes out of each member, and why the last one is damaged, if it is.
+    fn unpacked(bytes: &[u8]) -> (Vec<Vec<u8>>, Option<String>) {
+        let (mut unpacker, mut all) = (Unpacker::new(bytes).unwrap(), Vec::new());
+        while let Begun::Member(_) = unpacker.begin().unwrap() {
+            let mut out = BytesMut::new();
+            loop {
+                match unpacker.pull(&mut out).unwrap() {
+                    Pulled::Some => {}
+                    Pulled::End => break,
+                    Pulled::Broken(why) => {
+                        all.push(out.to_vec());
+                        return (all, Some(why));
+                    }
+                }
+            }
+            all.push(out.to_vec());
+        }
+        (all, None)
+    }
+
+    #[test]
+    fn heads_of_members_may_have_names_and_more() {
+        let (packed, plain) = members();
+        assert!(unpacked(&packed) == (plain.clone(), None));
+        // Cut within the second member, wherever that is.
+        let second = packed.len() - unpacked_len(&packed);
+        for len in (second + 3..packed.len()).step_by(7) {
+            let (all, why) = unpacked(&packed[..len]);
+            assert_eq!((all.len(), why.as_deref()), (2, Some("the file ends within it")), "{len}");
+            assert!(all[0] == plain[0] && plain[1].starts_with(&all[1]));
+        }
+    }
+
+    /// Bytes of the last of two members.
+    fn unpacked_len(packed: &[u8]) -> usize {
+        let second = packed.windows(3).rposition(|bytes| bytes == GZIP).unwrap();
+        packed.len() - second
+    }
+
+    #[test]
+    fn a_member_with_a_wrong_checksum_or_length_is_damaged() {
+        let (packed, _) = members();
+        for back in 1..=8 {
+            let mut spoilt = packed.clone();
+            let at = spoilt.len() - back;
+            spoilt[at] ^= 1;
+            let (all, why) = unpacked(&spoilt);
+            assert!(all.len() == 2 && why.unwrap().contains("CRC-32"), "{back}");
+        }
+        let mut odd = packed;
+        odd[3] |= 0x80;
+        assert!(unpacked(&odd).1.unwrap().contains("unknown flags"));
+    }
 }

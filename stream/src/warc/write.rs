@@ -20,15 +20,21 @@
 
 use std::io::Write as _;
 
+use bytes::Bytes;
 use data_encoding::BASE32_NOPAD;
 use flate2::{Compress, Compression, FlushCompress, Status};
 use sha1::Digest;
+use webbase_storage::urls::UrlRow;
 use webbase_storage::{Dictionaries, Record, Result};
 
-use super::{date, sha1};
+use super::date;
+use super::digest::sha1;
 
 /// How much is made of packing: RESULTS.md has the measurement.
 const GZIP_LEVEL: u32 = 4;
+
+/// Behind every record.
+pub(super) const RECORD_END: &[u8] = b"\r\n\r\n";
 
 /// How records are packed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,23 +64,7 @@ impl Writer {
     /// # Errors
     /// When it does not unpack.
     pub fn page(&mut self, record: &Record, dictionaries: &Dictionaries, out: &mut Vec<u8>) -> Result<()> {
-        let (head, body) = (record.head(dictionaries)?, record.body(dictionaries)?);
-        let page = record.get();
-        let is_answer = !head.is_empty();
-        let kind = if is_answer { "response" } else { "resource" };
-        let payload = page.payload_digest().unwrap_or_else(|| sha1([&body[..]]));
-        let block = sha1([&head[..], &body[..]]);
-        let (key, crc) = (page.key(), page.crc());
-        let id = [key.id.0.to_le_bytes(), key.tie.to_le_bytes(), crc.to_le_bytes()].concat();
-        self.begin(kind, &id, page.fetched_at_ms());
-        self.text.extend_from_slice(b"WARC-Target-URI: ");
-        write_url(page.url(), &mut self.text);
-        self.digest("\r\nWARC-Payload-Digest", &payload);
-        self.digest("\r\nWARC-Block-Digest", &block);
-        let content_type = if is_answer { "application/http; msgtype=response" } else { page.mime() };
-        self.text.extend_from_slice(b"\r\nContent-Type: ");
-        self.text.extend(content_type.bytes().filter(|byte| matches!(byte, 0x20..0x7f)));
-        self.text.extend_from_slice(b"\r\n");
+        let [head, body] = lines(record, dictionaries, &mut self.text)?;
         self.end([&head, &body], out);
         Ok(())
     }
@@ -92,14 +82,18 @@ impl Writer {
     /// Appends a `resource` record: bytes that never had an HTTP head.
     pub fn resource(&mut self, url: &str, at_ms: u64, mime: &str, body: &[u8], out: &mut Vec<u8>) {
         let digest = sha1([body]);
-        self.begin("resource", &[url.as_bytes(), &at_ms.to_le_bytes(), &digest].concat(), at_ms);
-        self.text.extend_from_slice(b"WARC-Target-URI: ");
-        write_url(url, &mut self.text);
-        self.digest("\r\nWARC-Payload-Digest", &digest);
-        self.digest("\r\nWARC-Block-Digest", &digest);
-        self.text.extend_from_slice(b"\r\nContent-Type: ");
-        self.text.extend(mime.bytes().filter(|byte| matches!(byte, 0x20..0x7f)));
-        self.text.extend_from_slice(b"\r\n");
+        let made_of = [url.as_bytes(), &at_ms.to_le_bytes(), &digest].concat();
+        let lines = Lines {
+            kind: "resource",
+            made_of: &made_of,
+            at_ms,
+            url,
+            payload: digest,
+            block: digest,
+            content_type: mime,
+            block_len: body.len() as u64,
+        };
+        lines.write(&mut self.text);
         self.end([body, b""], out);
     }
 
@@ -110,37 +104,19 @@ impl Writer {
             // Writing to memory does not fail.
             let _ = write!(block, "{name}: {value}\r\n");
         }
-        self.begin(kind, &[kind.as_bytes(), &at_ms.to_le_bytes(), &block].concat(), at_ms);
-        let digest = sha1([&block[..]]);
-        self.digest("WARC-Block-Digest", &digest);
-        self.text.extend_from_slice(b"\r\nContent-Type: application/warc-fields\r\n");
+        let text = &mut self.text;
+        begin(kind, &[kind.as_bytes(), &at_ms.to_le_bytes(), &block].concat(), at_ms, text);
+        write_digest("WARC-Block-Digest", &sha1([&block[..]]), text);
+        text.extend_from_slice(b"\r\nContent-Type: application/warc-fields\r\n");
+        write_len(block.len() as u64, text);
         self.end([&block, b""], out);
     }
 
-    /// The lines that all records begin with. What the record is made of names it.
-    fn begin(&mut self, kind: &str, made_of: &[u8], at_ms: u64) {
-        self.text.clear();
-        let _ = write!(self.text, "WARC/1.1\r\nWARC-Type: {kind}\r\nWARC-Record-ID: <urn:uuid:");
-        write_uuid(made_of, &mut self.text);
-        self.text.extend_from_slice(b">\r\nWARC-Date: ");
-        date::print(at_ms, &mut self.text);
-        self.text.extend_from_slice(b"\r\n");
-    }
-
-    fn digest(&mut self, name: &str, digest: &[u8; 20]) {
-        let mut text = [0; 32];
-        BASE32_NOPAD.encode_mut(digest, &mut text);
-        self.text.extend_from_slice(name.as_bytes());
-        self.text.extend_from_slice(b": sha1:");
-        self.text.extend_from_slice(&text);
-    }
-
-    /// Length, block and end of the record that was begun; packs it.
+    /// Block and end of the record whose lines are written; packs it.
     fn end(&mut self, [head, body]: [&[u8]; 2], out: &mut Vec<u8>) {
-        let _ = write!(self.text, "Content-Length: {}\r\n\r\n", head.len() + body.len());
         match self.form {
             Form::Plain => {
-                for part in [&self.text[..], head, body, b"\r\n\r\n"] {
+                for part in [&self.text[..], head, body, RECORD_END] {
                     out.extend_from_slice(part);
                 }
             }
@@ -150,10 +126,110 @@ impl Writer {
                 for part in [&self.text[..], head, body] {
                     pack(&mut self.gzip, part, FlushCompress::None, out);
                 }
-                pack(&mut self.gzip, b"\r\n\r\n", FlushCompress::Finish, out);
+                pack(&mut self.gzip, RECORD_END, FlushCompress::Finish, out);
             }
         }
     }
+}
+
+/// Writes what stands before a page's block; gives the block, HTTP head and body.
+pub(super) fn lines(record: &Record, dictionaries: &Dictionaries, out: &mut Vec<u8>) -> Result<[Bytes; 2]> {
+    let (head, body) = (record.head(dictionaries)?, record.body(dictionaries)?);
+    let page = record.get();
+    let key = page.key();
+    let made_of = [key.id.0.to_le_bytes(), key.tie.to_le_bytes(), page.crc().to_le_bytes()].concat();
+    let (kind, content_type) = kind(!head.is_empty(), page.mime());
+    let lines = Lines {
+        kind,
+        made_of: &made_of,
+        at_ms: page.fetched_at_ms(),
+        url: page.url(),
+        payload: page.payload_digest().unwrap_or_else(|| sha1([&body[..]])),
+        block: sha1([&head[..], &body[..]]),
+        content_type,
+        block_len: (head.len() + body.len()) as u64,
+    };
+    lines.write(out);
+    Ok([head, body])
+}
+
+/// Bytes of what stands before a page's block, and of the block, as far as the page's row tells them: which is exactly.
+pub(super) fn lens(row: &UrlRow) -> [u64; 2] {
+    let (kind, content_type) = kind(row.head_len > 0, &row.mime);
+    let block_len = u64::from(row.head_len) + u64::from(row.body_len);
+    let digest = [0; 20];
+    let lines = Lines {
+        kind,
+        made_of: b"",
+        at_ms: row.fetched_at_ms,
+        url: &row.url,
+        payload: digest,
+        block: digest,
+        content_type,
+        block_len,
+    };
+    let mut text = Vec::new();
+    lines.write(&mut text);
+    [text.len() as u64, block_len]
+}
+
+/// A page's record type and content type.
+fn kind(is_answer: bool, mime: &str) -> (&'static str, &str) {
+    match is_answer {
+        true => ("response", "application/http; msgtype=response"),
+        false => ("resource", mime),
+    }
+}
+
+/// What stands before a page's block. Digests and names have a fixed length.
+struct Lines<'a> {
+    kind: &'a str,
+    /// What names the record.
+    made_of: &'a [u8],
+    at_ms: u64,
+    url: &'a str,
+    payload: [u8; 20],
+    block: [u8; 20],
+    content_type: &'a str,
+    block_len: u64,
+}
+
+impl Lines<'_> {
+    fn write(&self, out: &mut Vec<u8>) {
+        begin(self.kind, self.made_of, self.at_ms, out);
+        out.extend_from_slice(b"WARC-Target-URI: ");
+        write_url(self.url, out);
+        write_digest("\r\nWARC-Payload-Digest", &self.payload, out);
+        write_digest("\r\nWARC-Block-Digest", &self.block, out);
+        out.extend_from_slice(b"\r\nContent-Type: ");
+        out.extend(self.content_type.bytes().filter(|byte| matches!(byte, 0x20..0x7f)));
+        out.extend_from_slice(b"\r\n");
+        write_len(self.block_len, out);
+    }
+}
+
+/// The lines that all records begin with. What the record is made of names it.
+fn begin(kind: &str, made_of: &[u8], at_ms: u64, out: &mut Vec<u8>) {
+    out.clear();
+    // Writing to memory does not fail.
+    let _ = write!(out, "WARC/1.1\r\nWARC-Type: {kind}\r\nWARC-Record-ID: <urn:uuid:");
+    write_uuid(made_of, out);
+    out.extend_from_slice(b">\r\nWARC-Date: ");
+    date::print(at_ms, out);
+    out.extend_from_slice(b"\r\n");
+}
+
+fn write_digest(name: &str, digest: &[u8; 20], out: &mut Vec<u8>) {
+    let mut text = [0; 32];
+    BASE32_NOPAD.encode_mut(digest, &mut text);
+    out.extend_from_slice(name.as_bytes());
+    out.extend_from_slice(b": sha1:");
+    out.extend_from_slice(&text);
+}
+
+/// The last of the lines, and the empty one behind them.
+fn write_len(len: u64, out: &mut Vec<u8>) {
+    let _ = write!(out, "Content-Length: {len}\r\n\r\n");
 }
 
 /// Packs all of `bytes`.

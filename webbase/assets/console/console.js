@@ -1,50 +1,17 @@
-// The console: it listens to /console/events and shows what comes. Everything stored is shown as text or in a sandbox.
+// The console: it listens to /console/events and shows what comes.
 
-const $ = (id) => document.getElementById(id);
+import { $, ask, bytes, count, duration, make, problemOf, rate, row, say } from "/console/common.js";
+import { followHash } from "/console/pages.js";
+
 const PHASES = [["seal", "Seal the epoch"], ["prepar", "Move the pages"], ["switch", "Switch readers over"]];
 const KEPT = 600;
 const DRAWN = 240;
-const BROWSE_ROWS = 50;
 
-let token = sessionStorage.getItem("webbase-token");
 // What is drawn over time, and the last two samples.
 const points = [];
 let earlier = null;
 let later = null;
 let bounds = null;
-
-// ---- talking to the server
-
-function headers(more = {}) {
-  return token ? { Authorization: `Bearer ${token}`, ...more } : more;
-}
-
-async function ask(path, options = {}) {
-  const answer = await fetch(path, { ...options, headers: headers(options.headers) });
-  if (answer.status === 401) askForToken();
-  return answer;
-}
-
-async function problemOf(answer) {
-  try {
-    const told = await answer.json();
-    return told.detail || told.title || answer.statusText;
-  } catch {
-    return `${answer.status} ${answer.statusText}`;
-  }
-}
-
-function askForToken() {
-  $("door").hidden = false;
-  $("door").elements.token.focus();
-}
-
-$("door").addEventListener("submit", (event) => {
-  event.preventDefault();
-  token = event.target.elements.token.value.trim();
-  sessionStorage.setItem("webbase-token", token);
-  $("door").hidden = true;
-});
 
 // Server-sent events by fetch, because EventSource cannot send a token.
 async function listen() {
@@ -94,24 +61,6 @@ function trouble(text) {
   $("trouble").textContent = text;
 }
 
-// ---- figures for people
-
-const whole = new Intl.NumberFormat("en");
-const count = (n) => n == null ? "–" : n >= 1e7 ? (n / 1e6).toFixed(1) + " M" : whole.format(Math.round(n));
-const rate = (n) => n == null ? "–" : n >= 100 ? whole.format(Math.round(n)) : n.toFixed(n >= 10 ? 0 : n > 0 ? 1 : 0);
-function bytes(n) {
-  if (n == null) return "–";
-  const units = ["B", "kB", "MB", "GB", "TB", "PB"];
-  let unit = 0;
-  while (n >= 1000 && unit < units.length - 1) { n /= 1000; unit += 1; }
-  return `${n >= 100 || unit === 0 ? Math.round(n) : n.toFixed(1)} ${units[unit]}`;
-}
-function duration(s) {
-  if (s < 60) return `${s.toFixed(s < 10 ? 1 : 0)} s`;
-  if (s < 3600) return `${Math.floor(s / 60)} min ${Math.round(s % 60)} s`;
-  return `${Math.floor(s / 3600)} h ${Math.round((s % 3600) / 60)} min`;
-}
-
 const sum = (list, of) => list.reduce((all, one) => all + (of(one) ?? 0), 0);
 const seconds = (a, b) => Math.max((b.time_ms - a.time_ms) / 1000, 0.001);
 // Counters begin anew when a process does, and pages that wait go when a cycle takes them.
@@ -141,31 +90,6 @@ function quantile(a, b, share) {
   return null;
 }
 
-// ---- making elements: only text goes in, never HTML
-
-function make(name, { text, kind, ...more } = {}, ...children) {
-  const element = Object.assign(document.createElement(name), more);
-  if (kind) element.className = kind;
-  if (text != null) element.textContent = text;
-  element.append(...children);
-  return element;
-}
-
-function row(table, cells) {
-  const line = table.insertRow();
-  for (const [content, kind] of cells) {
-    const cell = line.insertCell();
-    if (kind) cell.className = kind;
-    cell.append(content ?? "–");
-  }
-  return line;
-}
-
-// Text that did not change is not written again: screen readers would say it again.
-function say(id, text) {
-  if ($(id).textContent !== text) $(id).textContent = text;
-}
-
 // ---- showing
 
 function show(now) {
@@ -178,8 +102,10 @@ function show(now) {
   say("summary", lost.length
     ? `${lost.length === 1 ? `node ${lost[0].id.slice(0, 8)} is` : `${lost.length} nodes are`} down`
     : status.cycle ? `cycle ${status.cycle.number} is ${status.cycle.phase}` : `generation ${status.serving} is served`);
-  say("t-pages", count(sum(readers, (n) => n.figures?.pages)));
-  say("s-pages", `generation ${status.serving}, ${count(sum(writers, (n) => n.role === "update" ? n.figures?.pages : 0))} wait`);
+  // A page lies on several nodes; the server counts it once.
+  say("t-pages", count(status.pages ?? sum(readers, (n) => n.figures?.pages)));
+  const copies = status.replicas > 1 ? `, each on ${count(status.replicas)} nodes` : "";
+  say("s-pages", `generation ${status.serving}${copies}, ${count(sum(writers, (n) => n.role === "update" ? n.figures?.pages : 0))} wait`);
   say("t-used", bytes(sum(nodes, (n) => n.figures?.used_bytes)));
   say("s-used", `${status.update} update, ${status.distribution}`);
   say("t-nodes", `${nodes.length - lost.length} / ${nodes.length}`);
@@ -193,6 +119,7 @@ function show(now) {
   spark("l-streamed", "streamed");
   showCycle(status);
   showNodes(nodes);
+  showCrawl(status.crawl);
   showStreams(status.streams ?? [], now.time_ms);
   showErrors(now.errors ?? []);
   charts.forEach((chart) => chart());
@@ -302,6 +229,18 @@ function showNodes(nodes) {
   if (focused) document.querySelector(`[data-drain="${focused}"]`)?.focus();
 }
 
+function showCrawl(crawl) {
+  $("crawl").hidden = !crawl;
+  if (!crawl) return;
+  say("crawl-text", crawl.running ? `round ${crawl.round} runs` : `round ${crawl.round} is over; the next one begins soon`);
+  const figures = [["pages read", count(crawl.pages)], ["unchanged", count(crawl.unchanged)], ["pages a second", rate(crawl.pages_per_second)],
+    ["received", bytes(crawl.bytes)], ["URLs known", count(crawl.known)], ["URLs waiting", count(crawl.waiting)], ["on hosts", count(crawl.hosts)],
+    ["requests now", count(crawl.requests)]];
+  $("crawl-figures").replaceChildren(...figures.map(([name, value]) => make("div", {}, make("dt", { text: name }), make("dd", { text: value }))));
+  const errors = Object.entries(crawl.errors);
+  say("crawl-errors", errors.length ? `Not had: ${errors.map(([kind, n]) => `${count(n)} ${kind}`).join(", ")}.` : "");
+}
+
 let streamsBefore = new Map();
 
 function showStreams(streams, time) {
@@ -390,144 +329,6 @@ $("node-list").addEventListener("click", async (event) => {
   if (!id || !confirm(`Drain node ${id}? Its pages move to the others, then it leaves.`)) return;
   const answer = await ask(`/nodes/${id}/drain`, { method: "POST" });
   if (!answer.ok) trouble(`The node was not drained: ${await problemOf(answer)}`);
-});
-
-$("lookup").addEventListener("submit", (event) => {
-  event.preventDefault();
-  lookup($("url").value.trim());
-});
-
-const isId = (text) => /^[0-9a-f]{16}$/i.test(text);
-const pagePath = (text, more = "") =>
-  isId(text) ? `/page/${text}${more && `?${more}`}` : `/page?url=${encodeURIComponent(text)}${more && `&${more}`}`;
-
-async function lookup(text) {
-  $("found").hidden = true;
-  $("rows-box").hidden = $("more").hidden = true;
-  $("browse-text").textContent = "";
-  $("not-found").textContent = "looking…";
-  const answer = await ask(pagePath(text));
-  if (!answer.ok) {
-    $("not-found").textContent = await problemOf(answer);
-    return;
-  }
-  $("not-found").textContent = "";
-  const body = await answer.blob();
-  const header = (name) => answer.headers.get(name);
-  const about = [
-    ["URL", header("webbase-url")], ["Page id", header("webbase-page-id")], ["Status", header("webbase-status")],
-    ["Type", header("content-type")], ["Bytes", whole.format(body.size)], ["Fetched", header("memento-datetime")],
-    ["Changed", header("last-modified")], ["Generation", header("webbase-generation")],
-  ];
-  $("about").replaceChildren(...about.filter(([, value]) => value).flatMap(([name, value]) => [make("dt", { text: name }), make("dd", { text: value })]));
-  const view = $("view");
-  // With a token the frame could not ask for itself. Either way it is a sandbox without scripts.
-  if (token) view.srcdoc = await body.text(); else view.src = pagePath(text);
-  const raw = await ask(pagePath(text, "raw=1"));
-  const whole_ = new Uint8Array(await raw.arrayBuffer());
-  $("head").textContent = headOf(whole_);
-  showLinks(await body.text(), header("content-type") ?? "", header("webbase-url") ?? text);
-  $("found").hidden = false;
-}
-
-function headOf(message) {
-  const text = new TextDecoder("latin1").decode(message.subarray(0, 65536));
-  const end = text.indexOf("\r\n\r\n");
-  return end < 0 ? "(none)" : text.slice(0, end);
-}
-
-// A parsed document is inert: nothing in it runs or loads.
-function showLinks(text, type, base) {
-  const links = new Set();
-  if (type.includes("html")) {
-    for (const a of new DOMParser().parseFromString(text, "text/html").querySelectorAll("a[href]")) {
-      try {
-        const url = new URL(a.getAttribute("href"), base);
-        url.hash = "";
-        if (url.protocol === "http:" || url.protocol === "https:") links.add(url.href);
-      } catch { /* not a URL: not a link */ }
-    }
-  }
-  $("links-count").textContent = links.size;
-  $("links").replaceChildren(...[...links].slice(0, 500).map((url) => make("li", {}, lookupLink(url))));
-}
-
-function lookupLink(url) {
-  return make("a", { href: `#lookup=${encodeURIComponent(url)}`, text: url });
-}
-
-function followHash() {
-  const found = location.hash.match(/^#lookup=(.+)/);
-  if (!found) return;
-  $("url").value = decodeURIComponent(found[1]);
-  lookup($("url").value);
-  $("pages").scrollIntoView();
-}
-addEventListener("hashchange", followHash);
-
-// ---- browsing
-
-let browsed = null;
-
-$("browse").addEventListener("submit", (event) => {
-  event.preventDefault();
-  browsed = { host: $("host").value.trim(), resume: null };
-  $("rows").tBodies[0].replaceChildren();
-  $("found").hidden = true;
-  $("not-found").textContent = "";
-  more();
-});
-$("more").addEventListener("click", more);
-
-async function more() {
-  const query = new URLSearchParams({ url: browsed.host, matchType: "domain", output: "json", limit: BROWSE_ROWS, showResumeKey: "true" });
-  query.set("fl", "original,timestamp,statuscode,mimetype,length");
-  if (browsed.resume) query.set("resumeKey", browsed.resume);
-  const answer = await ask(`/cdx/search/cdx?${query}`);
-  if (!answer.ok) {
-    $("browse-text").textContent = await problemOf(answer);
-    return;
-  }
-  const rows = (await answer.json()).slice(1);
-  const cut = rows.findIndex((row) => row.length === 0);
-  browsed.resume = cut >= 0 ? rows[cut + 1]?.[0] : null;
-  const pages = cut >= 0 ? rows.slice(0, cut) : rows;
-  for (const [url, time, code, type, length] of pages) {
-    const fetched = String(time).replace(/^(\d{4})(\d\d)(\d\d)(\d\d)(\d\d).*/, "$1-$2-$3 $4:$5");
-    row($("rows").tBodies[0], [[lookupLink(url)], [fetched], [code, "n"], [type], [/^\d+$/.test(length) ? whole.format(length) : "–", "n"]]);
-  }
-  const shown = $("rows").tBodies[0].rows.length;
-  $("rows-box").hidden = shown === 0;
-  $("more").hidden = !browsed.resume;
-  $("browse-text").textContent = shown ? `${shown} pages shown` : `No pages of ${browsed.host}.`;
-}
-
-// ---- tabs and keys
-
-const tabs = [...document.querySelectorAll("[role=tab]")];
-function choose(tab) {
-  for (const one of tabs) {
-    const is = one === tab;
-    one.setAttribute("aria-selected", is);
-    one.tabIndex = is ? 0 : -1;
-    $(one.getAttribute("aria-controls")).hidden = !is;
-  }
-}
-tabs.forEach((tab, i) => {
-  tab.addEventListener("click", () => choose(tab));
-  tab.addEventListener("keydown", (event) => {
-    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-    if (!step) return;
-    const next = tabs[(i + step + tabs.length) % tabs.length];
-    choose(next);
-    next.focus();
-  });
-});
-addEventListener("keydown", (event) => {
-  if (event.key !== "/" || event.target.closest("input, select, textarea") || event.ctrlKey || event.metaKey || event.altKey) return;
-  event.preventDefault();
-  $("url").focus();
-  $("url").select();
 });
 
 // ---- light and dark

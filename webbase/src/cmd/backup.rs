@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
+use webbase::coverage::Coverage;
 use webbase_node::Cluster;
 use webbase_storage::{Options, Organization, PageStore, Record};
 
@@ -68,7 +69,11 @@ impl Backup {
 }
 
 async fn copy(cluster: &Cluster, store: Arc<dyn PageStore>, dir: &Path) -> Result<Value> {
-    let mut progress = Progress::new("backup", None);
+    let total = match cluster.status().await {
+        Ok(status) => Coverage::of(cluster).await.ok().and_then(|coverage| coverage.pages(&status)),
+        Err(_) => None,
+    };
+    let mut progress = Progress::new("backup", total);
     let mut stream = cluster.stream().await.context("the pages cannot be streamed")?;
     let generation = stream.generation();
     let (mut batch, mut batch_bytes) = (Vec::new(), 0);

@@ -48,6 +48,14 @@ pub(crate) struct Mgmt {
     /// repository is made.
     #[arg(long, value_name = "batch|incremental", default_value_t = Update::Batch)]
     update: Update,
+    /// Sites whose scripts may read lists and WARC files in a browser where no token is asked for, with commas between: as
+    /// `https://replayweb.page`. Sites on this machine may anyway.
+    #[arg(long, value_name = "ORIGIN", value_delimiter = ',')]
+    allow_origin: Vec<String>,
+    /// Names that the gateway may be called by where no token is asked for, with commas between, beside localhost and its address:
+    /// what a proxy in front of it calls it.
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    allow_host: Vec<String>,
     #[command(flatten)]
     keys: Keys,
     #[command(flatten)]
@@ -116,7 +124,12 @@ impl Mgmt {
         ready(server.address())?;
         let gateway = match self.http {
             None => None,
-            Some(address) => Some(serve_http(address, &server, &self.keys).await?),
+            Some(address) => {
+                let mut settings = gateway::Settings::on(address);
+                settings.doors.origins.clone_from(&self.allow_origin);
+                settings.doors.hosts.clone_from(&self.allow_host);
+                Some(serve_http(settings, &server, &self.keys).await?)
+            }
         };
         tokio::select! {
             stop = told_to_stop() => stop?,
@@ -130,15 +143,18 @@ impl Mgmt {
 }
 
 /// Serves the repository over HTTP, as a client of its own server.
-async fn serve_http(address: SocketAddr, server: &ManagementServer, keys: &Keys) -> Result<gateway::Running> {
+async fn serve_http(
+    mut settings: gateway::Settings,
+    server: &ManagementServer,
+    keys: &Keys,
+) -> Result<gateway::Running> {
     let mut reached = server.address();
     if reached.ip().is_unspecified() {
         reached.set_ip(std::net::Ipv4Addr::LOCALHOST.into());
     }
-    let mut settings = ClusterSettings::default();
-    keys.client(&mut settings.client)?;
-    let cluster = Cluster::connect(reached, settings).await?;
-    let mut settings = gateway::Settings::on(address);
+    let mut client = ClusterSettings::default();
+    keys.client(&mut client.client)?;
+    let cluster = Cluster::connect(reached, client).await?;
     keys.gateway(&mut settings)?;
     let running = gateway::start(cluster, settings).await?;
     println!("http on {}", running.address());

@@ -1,6 +1,7 @@
 //! One file a subcommand, and what they share: how to reach a repository, how to serve until told to stop.
 
 pub(crate) mod backup;
+mod bytes_progress;
 pub(crate) mod completions;
 pub(crate) mod config;
 pub(crate) mod crawl;
@@ -14,7 +15,6 @@ pub(crate) mod mgmt;
 pub(crate) mod node;
 pub(crate) mod progress;
 pub(crate) mod rank;
-mod rank_bench;
 pub(crate) mod remove_lost;
 pub(crate) mod restore;
 pub(crate) mod schedule;

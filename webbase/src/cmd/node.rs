@@ -80,6 +80,8 @@ impl Node {
         options.organization = self.organization;
         options.storage.capacity_bytes = self.capacity.map(|size| size.as_u64());
         options.advertise = self.advertise;
+        // Lookups are small: whoever reads a request answers it.
+        options.server.connection_threads = std::thread::available_parallelism().map_or(1, usize::from);
         self.keys.server(&mut options.server)?;
         self.keys.client(&mut options.client)?;
         set(&mut options.heartbeat, self.heartbeat_ms.map(Duration::from_millis));

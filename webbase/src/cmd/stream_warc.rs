@@ -14,8 +14,9 @@ use webbase_stream::warc::{Block, Item, Kind, Reader};
 
 /// Pieces that may wait for the thread.
 const PIECES: usize = 16;
-/// The records that speak of the stream are small; larger blocks need not be held.
-const BLOCK_BYTES_MAX: u64 = 1 << 20;
+/// The records that speak of the stream are small, unless a cursor names a place for each of 65 536 ranges; larger blocks need not
+/// be held.
+const BLOCK_BYTES_MAX: u64 = 4 << 20;
 
 /// What went by so far.
 #[derive(Clone, Default)]
@@ -23,8 +24,8 @@ pub(super) struct Seen {
     pub(super) pages: u64,
     /// The last place that was told.
     pub(super) cursor: Option<String>,
-    /// The last record was there.
-    pub(super) ended: bool,
+    /// The last record was there, and so many pages were left out because they are damaged.
+    pub(super) ended: Option<u64>,
 }
 
 /// Watches a stream.
@@ -83,14 +84,16 @@ fn watch(receiver: Receiver<Bytes>, seen: &Mutex<Seen>) -> Result<()> {
         match (record.kind(), &record.block) {
             (_, Block::Damaged(_, what)) => bail!("what came is damaged at byte {}: {what}", record.offset),
             (Kind::Other(name), Block::Whole(block)) if name == "metadata" => {
-                let mut seen = seen.lock();
+                let (mut seen, mut damaged) = (seen.lock(), 0);
                 for line in String::from_utf8_lossy(block).lines() {
                     match line.split_once(": ") {
                         Some(("webbase-cursor", cursor)) => seen.cursor = Some(cursor.to_owned()),
-                        Some(("webbase-end", _)) => seen.ended = true,
+                        Some(("webbase-end", _)) => seen.ended = Some(0),
+                        Some(("webbase-damaged", count)) => damaged = count.parse().unwrap_or(0),
                         _ => {}
                     }
                 }
+                seen.ended = seen.ended.map(|_| damaged);
             }
             (Kind::Response | Kind::Resource, _) => seen.lock().pages += 1,
             _ => {}
@@ -132,7 +135,8 @@ mod tests {
         writer.resource("http://a.example/", 2, "text/plain", b"hello", &mut out);
         writer.metadata(3, &[("webbase-cursor", "w1one")], &mut out);
         writer.resource("http://b.example/", 4, "text/plain", b"hello again", &mut out);
-        writer.metadata(5, &[("webbase-end", "true"), ("webbase-cursor", "w1two")], &mut out);
+        let end = [("webbase-end", "true"), ("webbase-damaged", "3"), ("webbase-cursor", "w1two")];
+        writer.metadata(5, &end, &mut out);
         out
     }
 
@@ -149,7 +153,7 @@ mod tests {
         let bytes = stream();
         for piece in [1, 7, 100, bytes.len()] {
             let seen = watched(&bytes, piece).unwrap();
-            assert_eq!((seen.pages, seen.cursor.as_deref(), seen.ended), (2, Some("w1two"), true));
+            assert_eq!((seen.pages, seen.cursor.as_deref(), seen.ended), (2, Some("w1two"), Some(3)));
         }
     }
 
@@ -157,6 +161,6 @@ mod tests {
     fn a_stream_that_is_cut_off_has_no_end() {
         let bytes = stream();
         let cut = watched(&bytes[..bytes.len() - 40], 64);
-        assert!(cut.is_err() || !cut.unwrap().ended);
+        assert!(cut.is_err() || cut.unwrap().ended.is_none());
     }
 }

@@ -3,9 +3,12 @@
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
-use anyhow::{Context, Result};
-use webbase::demo;
+use anyhow::{Context, Result, ensure};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use webbase::demo::{self, Demo};
 use webbase::embedded::{Embedded, Options};
 use webbase::gateway;
 use webbase::keys::Keys;
@@ -15,6 +18,8 @@ use crate::config::ConfigFile;
 
 /// Where the commands look for a repository.
 const USUAL_PORT: u16 = 7700;
+/// The console answers in this time, or something is wrong.
+const CONSOLE_LIMIT: Duration = Duration::from_secs(30);
 
 /// Run a whole repository in one process: management server, update and read nodes, and HTTP.
 ///
@@ -44,9 +49,17 @@ pub(crate) struct Up {
     /// Where the management server listens, for `webbase drain` and for more nodes; with port 0 the system chooses.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0")]
     listen: SocketAddr,
-    /// Fill it with a small invented web, if it is empty, whose pages go on changing and being read.
+    /// Crawl a small invented web, whose pages go on changing, for ever; and have readers.
     #[arg(long)]
     demo: bool,
+    /// Sites whose scripts may read lists and WARC files in a browser where no token is asked for, with commas between: as
+    /// `https://replayweb.page`. Sites on this machine may anyway.
+    #[arg(long, value_name = "ORIGIN", value_delimiter = ',')]
+    allow_origin: Vec<String>,
+    /// Names that it may be called by where no token is asked for, with commas between, beside localhost and its address: what a
+    /// proxy in front of it calls it.
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    allow_host: Vec<String>,
     #[command(flatten)]
     keys: Keys,
     #[command(flatten)]
@@ -63,25 +76,37 @@ impl Up {
         options.listen = self.listen;
         options.gateway = gateway::Settings::on(self.http);
         self.keys.gateway(&mut options.gateway)?;
+        options.gateway.doors.origins.clone_from(&self.allow_origin);
+        options.gateway.doors.hosts.clone_from(&self.allow_host);
         let scheme = if options.gateway.tls.is_some() { "https" } else { "http" };
         let protected = options.gateway.doors.token.is_some();
+        let crawling = demo::Crawling::default();
+        options.gateway.crawl = self.demo.then(|| crawling.figures());
         let stop = told_to_stop();
         tokio::pin!(stop);
         let mut running = tokio::select! {
             stopped = &mut stop => return stopped,
             running = Embedded::start(options) => running?,
         };
+        if scheme == "http" {
+            answers(running.http()).await.context("the console does not answer")?;
+        }
         self.welcome(scheme, &running)?;
         // Readers of the demo have no token.
         let open_to_all = (scheme == "http" && !protected).then(|| running.http());
-        let demo = self.demo.then(|| tokio::spawn(demo::live(running.cluster().clone(), open_to_all)));
-        tokio::select! {
-            stopped = &mut stop => stopped?,
-            ended = running.ended() => return ended,
-        }
+        let demo = match self.demo {
+            true => Some(Demo::start(running.cluster().clone(), &self.dir, open_to_all, crawling).await?),
+            false => None,
+        };
+        let ended = tokio::select! {
+            stopped = &mut stop => stopped.map(|()| None),
+            ended = running.ended() => Ok(Some(ended)),
+        };
         if let Some(demo) = demo {
-            demo.abort();
-            let _ended = demo.await;
+            demo.stop().await;
+        }
+        if let Some(ended) = ended? {
+            return ended;
         }
         eprintln!("webbase: stopping; the same command goes on where it was");
         running.shutdown().await
@@ -108,6 +133,22 @@ impl Up {
         let mut out = std::io::stdout().lock();
         out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("cannot write to stdout")
     }
+}
+
+/// Waits until the console is there: who is told where it is may look at once.
+async fn answers(address: SocketAddr) -> Result<()> {
+    let asking = async {
+        let mut socket = TcpStream::connect(address).await?;
+        let request = format!("GET / HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+        socket.write_all(request.as_bytes()).await?;
+        let mut answer = Vec::new();
+        socket.read_to_end(&mut answer).await?;
+        anyhow::Ok(answer)
+    };
+    let answer = tokio::time::timeout(CONSOLE_LIMIT, asking).await.context("it takes too long")??;
+    let line = answer.split(|byte| *byte == b'\r').next().unwrap_or_default();
+    ensure!(line == b"HTTP/1.1 200 OK", "it says {:?}", String::from_utf8_lossy(line));
+    Ok(())
 }
 
 /// The program as whoever started it can start it again: `cargo run` has it in a folder that is in no path.

@@ -1,16 +1,21 @@
 //! `webbase verify` and `webbase repair`: is what lies on this disk whole, and if not, keep what is.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use indicatif::HumanBytes;
 use serde_json::{Value, json};
 use webbase_storage::{Options, Verified};
 
+use super::bytes_progress::Progress;
 use crate::exit::Failure;
 
 /// How deep stores lie under a folder: that of `webbase up` has nodes, a node has stores.
 const DEPTH: usize = 3;
+/// Between two looks at how far it is.
+const LOOK: Duration = Duration::from_millis(50);
 /// Damaged places that are listed.
 const LISTED: usize = 20;
 
@@ -80,7 +85,7 @@ type Store = dyn webbase_storage::PageStore;
 fn each(
     dir: &Path,
     done: &str,
-    work: impl Fn(&Store) -> webbase_storage::Result<Verified>,
+    work: impl Fn(&Store) -> webbase_storage::Result<Verified> + Sync,
 ) -> Result<(Vec<Value>, usize)> {
     ensure!(dir.is_dir(), "{} is no folder", dir.display());
     let mut stores = Vec::new();
@@ -91,11 +96,16 @@ fn each(
     let (mut all, mut damage) = (Vec::new(), 0);
     for path in stores {
         let shown = path.display().to_string();
-        let opening = webbase_storage::open(&path, &Options::default());
+        let options = Options::default();
+        let opening = webbase_storage::open(&path, &options);
         let store = opening
             .with_context(|| format!("{shown} cannot be opened; a node that runs has to be stopped"))?;
-        let found = work(&*store).with_context(|| format!("{shown} cannot be read"))?;
+        let progress = Progress::new(store.stats().used_bytes);
+        progress.begin(&shown);
+        let found = watched(&options.checked_bytes, &progress, || work(&*store));
+        let found = found.with_context(|| format!("{shown} cannot be read"))?;
         store.close().with_context(|| format!("{shown} cannot be closed"))?;
+        progress.end();
         eprintln!(
             "{done} {shown}: {} records, {}, {} places damaged",
             found.good_records,
@@ -112,6 +122,21 @@ fn each(
         }));
     }
     Ok((all, damage))
+}
+
+/// Does the work, and shows how many bytes it has come through meanwhile.
+fn watched<T: Send>(checked: &AtomicU64, progress: &Progress, work: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let working = scope.spawn(work);
+        let mut before = 0;
+        while !working.is_finished() {
+            std::thread::sleep(LOOK);
+            let now = checked.load(Ordering::Relaxed);
+            progress.done(now - before);
+            before = now;
+        }
+        working.join().unwrap_or_else(|e| std::panic::resume_unwind(e))
+    })
 }
 
 fn tell(all: &[Value], as_json: bool) {

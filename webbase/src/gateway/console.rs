@@ -10,7 +10,7 @@
 //! them for everybody. Scripts come from here only, pages of strangers are shown in a sandbox, and nobody may put the console
 //! into a frame.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -41,15 +41,17 @@ const POINTS: usize = 600;
 /// Errors that are kept.
 const ERRORS: usize = 20;
 
-const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self'; \
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' blob:; \
                       connect-src 'self'; frame-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 /// A file of the console: its name, its content type, itself.
-const FILES: [(&str, &str, &[u8]); 6] = [
+const FILES: [(&str, &str, &[u8]); 8] = [
     ("index.html", "text/html; charset=utf-8", include_bytes!("../../assets/console/index.html")),
+    ("common.js", "text/javascript; charset=utf-8", include_bytes!("../../assets/console/common.js")),
     ("console.css", "text/css; charset=utf-8", include_bytes!("../../assets/console/console.css")),
     ("console.js", "text/javascript; charset=utf-8", include_bytes!("../../assets/console/console.js")),
     ("icon.svg", "image/svg+xml", include_bytes!("../../assets/console/icon.svg")),
+    ("pages.js", "text/javascript; charset=utf-8", include_bytes!("../../assets/console/pages.js")),
     ("uplot.css", "text/css; charset=utf-8", include_bytes!("../../assets/console/uplot.css")),
     ("uplot.js", "text/javascript; charset=utf-8", include_bytes!("../../assets/console/uplot.js")),
 ];
@@ -128,12 +130,22 @@ enum News {
     End,
 }
 
+/// What of the repository's troubles was told already.
+#[derive(Default)]
+struct Troubles {
+    /// Nodes that are down.
+    down: BTreeSet<String>,
+    /// The last cycle that was aborted.
+    aborted: Option<u64>,
+}
+
 /// What the console shows.
 #[derive(Default)]
 pub(super) struct Console {
     points: Mutex<VecDeque<Value>>,
     last: Mutex<Option<Arc<str>>>,
     errors: Mutex<VecDeque<Value>>,
+    troubles: Mutex<Troubles>,
     news: watch::Sender<News>,
 }
 
@@ -145,6 +157,25 @@ impl Console {
             errors.pop_front();
         }
         errors.push_back(json!({"time_ms": now_ms(), "text": text}));
+    }
+
+    /// Takes note of what went wrong in the repository since the last look: cycles that were aborted, and nodes that went down.
+    fn look(&self, status: &Value) {
+        let text = |value: &Value, name: &str| value.get(name).and_then(Value::as_str).map(str::to_owned);
+        let mut troubles = self.troubles.lock();
+        let nodes = status.get("nodes").and_then(Value::as_array).into_iter().flatten();
+        let is_down = |node: &&Value| text(node, "state").as_deref() == Some("down");
+        let down: BTreeSet<String> = nodes.filter(is_down).filter_map(|node| text(node, "id")).collect();
+        for node in down.difference(&troubles.down) {
+            self.error(format!("node {node} is down"));
+        }
+        troubles.down = down;
+        let outcome = status.get("outcome").unwrap_or(&Value::Null);
+        let cycle = outcome.get("cycle").and_then(Value::as_u64);
+        if let Some(why) = text(outcome, "aborted").filter(|_| cycle > troubles.aborted) {
+            troubles.aborted = cycle;
+            self.error(format!("cycle {} was aborted: {why}", cycle.unwrap_or(0)));
+        }
     }
 
     /// Tells how things stand, and keeps a point of it if it is time for one.
@@ -219,6 +250,7 @@ pub(super) async fn sample(gateway: Arc<Gateway>, mut stopped: watch::Receiver<b
                 if runs && gateway.console.news.receiver_count() > 0 {
                     pause = next.min(Instant::now() + LOOK);
                 }
+                gateway.console.look(&status);
                 gateway.console.tell(status, is_point);
             }
             // Once is enough to know it.
@@ -285,6 +317,26 @@ mod tests {
         }
         assert_eq!(file("console.js").status(), StatusCode::OK);
         assert_eq!(file("../secret").status(), StatusCode::NOT_FOUND);
+    }
+
+    #[test]
+    fn what_goes_wrong_in_the_repository_is_an_error_once() {
+        let console = Console::default();
+        let look = |state: &str, aborted: Option<u64>| {
+            let outcome = aborted.map(|cycle| json!({"cycle": cycle, "aborted": "no room"}));
+            console.look(&json!({"nodes": [{"id": "0a", "state": state}], "outcome": outcome}));
+        };
+        let said = || {
+            console.errors.lock().iter().map(|e| e["text"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+        };
+        look("idle", None);
+        assert_eq!(said(), Vec::<String>::new());
+        look("down", Some(3));
+        look("down", Some(3));
+        assert_eq!(said(), ["node 0a is down", "cycle 3 was aborted: no room"]);
+        look("idle", Some(4));
+        look("down", Some(4));
+        assert_eq!(said()[2..], ["cycle 4 was aborted: no room", "node 0a is down"]);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! *C* came with the cycle, *B* stayed as they were, *A* are gone: old versions of C pages, and pages that were removed. Nobody
 //! counts A and B; they follow from how many pages were served before and after, and from how many came:
-//! B = after − C, A = before − B. A page that lies on two read nodes counts twice, everywhere.
+//! B = after − C, A = before − B. A page that lies on two read nodes counts once.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -11,6 +11,8 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use webbase_node::plan::{CycleEnd, NodeState, Status};
 use webbase_storage::Stats;
+
+use crate::coverage::Coverage;
 
 /// Cycles that are kept.
 const KEPT: usize = 12;
@@ -23,7 +25,7 @@ pub(super) struct Cycles(Mutex<Seen>);
 
 #[derive(Default)]
 struct Seen {
-    /// The generation that was served at the last look without a cycle, and its pages, if all read nodes told.
+    /// The generation that was served at the last look without a cycle, and its pages, each once, if all read nodes told.
     before: Option<(u64, Option<u64>)>,
     /// The cycle that has ended and is not listed yet, and when that was noticed.
     noticed: Option<(u64, Instant)>,
@@ -33,13 +35,14 @@ struct Seen {
 }
 
 impl Cycles {
-    /// Looks at a status.
-    pub(super) fn look(&self, status: &Status) {
+    /// Looks at a status, and on how many nodes pages lie.
+    pub(super) fn look(&self, status: &Status, coverage: Option<&Coverage>) {
+        let served = || served(status).and_then(|pages| Some(coverage?.once(pages)));
         let mut seen = self.0.lock();
         let rests = status.cycle.is_none() && status.serving == status.committed;
         let Some(outcome) = status.outcome.as_ref().filter(|outcome| outcome.cycle > seen.last) else {
             if rests {
-                seen.before = Some((status.serving, served(status)));
+                seen.before = Some((status.serving, served()));
             }
             return;
         };
@@ -49,13 +52,14 @@ impl Cycles {
         if rests && at.elapsed() < SETTLED {
             return;
         }
-        let after = served(status).filter(|_| rests);
+        let after = served().filter(|_| rests);
         let is_next = matches!(outcome.end, CycleEnd::Committed { generation }
             if seen.before.is_some_and(|(before, _)| generation == before + 1));
         let before = seen.before.and_then(|(_, pages)| pages).filter(|_| is_next);
         let classes = before.zip(after).map(|(before, after)| {
-            let unchanged = after.saturating_sub(outcome.pages);
-            json!({"a": before.saturating_sub(unchanged), "b": unchanged, "c": outcome.pages})
+            let came = coverage.map_or(outcome.pages, |coverage| coverage.once(outcome.pages));
+            let unchanged = after.saturating_sub(came);
+            json!({"a": before.saturating_sub(unchanged), "b": unchanged, "c": came})
         });
         let (generation, aborted) = match &outcome.end {
             CycleEnd::Committed { generation } => (Some(generation), None),

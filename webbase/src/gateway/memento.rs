@@ -22,12 +22,13 @@ use hyper::{HeaderMap, StatusCode, Uri};
 use serde_json::json;
 use webbase_storage::PageKey;
 use webbase_storage::urls::UrlRow;
+use webbase_stream::http;
 
 use super::conditions::http_date;
 use super::operation::{ANY, Operation, query};
 use super::page::{absent, set, show, visible};
 use super::problem::Problem;
-use super::{Gateway, cdx, cors, stored};
+use super::{Gateway, cdx, cors};
 
 const ACCEPT_DATETIME: HeaderName = HeaderName::from_static("accept-datetime");
 const MEMENTO_DATETIME: HeaderName = HeaderName::from_static("memento-datetime");
@@ -284,7 +285,7 @@ async fn memento(
     let headers = response.headers_mut();
     set(headers, MEMENTO_DATETIME, &http_date(at_ms));
     set(headers, header::LINK, &links(base, &row.url, rows, at_ms));
-    for (name, value) in stored::fields(&head).take(FIELDS_MAX) {
+    for (name, value) in http::fields(&head).take(FIELDS_MAX) {
         let name = format!("x-archive-orig-{}", String::from_utf8_lossy(name).to_ascii_lowercase());
         let name = HeaderName::try_from(name).ok();
         let value = HeaderValue::from_bytes(value).ok().filter(|value| value.len() <= FIELD_BYTES_MAX);

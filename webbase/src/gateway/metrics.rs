@@ -184,8 +184,13 @@ fn repository(status: &Status) -> Registry {
         Family::<RoleLabel, Gauge>::default(),
         Family::<RoleLabel, Gauge>::default(),
     );
-    let (lookups, damaged) = (Family::<RoleLabel, Gauge>::default(), Family::<RoleLabel, Gauge>::default());
-    let (scanned, streamed) = (Family::<RoleLabel, Gauge>::default(), Family::<RoleLabel, Gauge>::default());
+    let damaged = Family::<RoleLabel, Gauge>::default();
+    // A node that starts again counts from nothing, as any counter does.
+    let (lookups, scanned, streamed) = (
+        Family::<RoleLabel, Counter>::default(),
+        Family::<RoleLabel, Counter>::default(),
+        Family::<RoleLabel, Counter>::default(),
+    );
     for node in &status.nodes {
         let role = role_name(node);
         nodes.get_or_create(&NodesLabel { role, state: state_name(node.state) }).inc();
@@ -194,9 +199,9 @@ fn repository(status: &Status) -> Registry {
         pages.get_or_create(&label).inc_by(store.pages.cast_signed());
         used.get_or_create(&label).inc_by(store.used_bytes.cast_signed());
         capacity.get_or_create(&label).inc_by(store.capacity_bytes.cast_signed());
-        lookups.get_or_create(&label).inc_by(figures.lookups_answered.cast_signed());
-        scanned.get_or_create(&label).inc_by(figures.scanned_bytes.cast_signed());
-        streamed.get_or_create(&label).inc_by(figures.streamed_pages.cast_signed());
+        lookups.get_or_create(&label).inc_by(figures.lookups_answered);
+        scanned.get_or_create(&label).inc_by(figures.scanned_bytes);
+        streamed.get_or_create(&label).inc_by(figures.streamed_pages);
         damaged.get_or_create(&label).inc_by(figures.damaged.saturating_sub(figures.repaired).cast_signed());
     }
     registry.register("nodes", "Nodes by role and state", nodes);

@@ -20,10 +20,12 @@ mod coding;
 mod conditions;
 mod console;
 mod cors;
+mod crawl;
 mod cycles;
 mod guard;
 mod health;
 mod json_lines;
+mod links;
 mod memento;
 mod metrics;
 mod nodes;
@@ -40,7 +42,6 @@ mod security;
 mod selection;
 mod server;
 mod status;
-mod stored;
 mod stream;
 mod warc_text;
 mod warcs;
@@ -59,6 +60,7 @@ use tokio::sync::Semaphore;
 use webbase_node::{Cluster, ServerTls};
 use webbase_stream::warc::Originals;
 
+pub use self::crawl::CrawlFigures;
 pub use self::nodes::Starter;
 pub use self::problem::Problem;
 pub use self::security::Doors;
@@ -67,6 +69,7 @@ pub use self::server::{Running, start};
 use self::clients::Clients;
 use self::console::Console;
 use self::cycles::Cycles;
+use self::links::Links;
 use self::metrics::Metrics;
 use self::operation::Operation;
 
@@ -86,12 +89,18 @@ pub struct Settings {
     pub limits: Limits,
     /// Starts nodes, where the repository is one process.
     pub starter: Option<Starter>,
+    /// A crawl that runs in this process.
+    pub crawl: Option<CrawlFigures>,
+    /// Threads of its own for its connections; with none they are served on the caller's runtime.
+    pub connection_threads: usize,
 }
 
 impl Settings {
     /// For everybody on this machine.
     pub fn on(listen: SocketAddr) -> Settings {
-        Settings { listen, doors: Doors::default(), tls: None, limits: Limits::default(), starter: None }
+        let (doors, limits) = (Doors::default(), Limits::default());
+        let connection_threads = std::thread::available_parallelism().map_or(1, usize::from);
+        Settings { listen, doors, tls: None, limits, starter: None, crawl: None, connection_threads }
     }
 }
 
@@ -151,8 +160,10 @@ pub(crate) struct Gateway {
     metrics: Metrics,
     console: Console,
     cycles: Cycles,
+    links: Links,
     clients: Arc<Clients>,
     starter: Option<Starter>,
+    crawl: Option<CrawlFigures>,
     /// Consoles that are open.
     consoles: Arc<Semaphore>,
     requests: Semaphore,
@@ -181,8 +192,10 @@ impl Gateway {
             metrics: Metrics::new(),
             console: Console::default(),
             cycles: Cycles::default(),
+            links: Links::default(),
             clients: Arc::default(),
             starter: settings.starter.clone(),
+            crawl: settings.crawl.clone(),
             consoles: Arc::new(Semaphore::new(limits.consoles_max)),
             requests: Semaphore::new(limits.requests_max),
             streams: Arc::new(Semaphore::new(limits.streams_max)),
@@ -203,6 +216,7 @@ fn operations() -> Vec<Operation> {
     let parts = [
         page::operations(),
         pages::operations(),
+        links::operations(),
         stream::operations(),
         status::operations(),
         nodes::operations(),

@@ -81,11 +81,17 @@ fn one(operation: &Operation) -> Value {
         .collect();
     let mut answers: Map<String, Value> = Map::new();
     for (status, kind, about) in operation.answers {
-        let mut answer = json!({"description": about});
-        if let (Value::Object(answer), false) = (&mut answer, kind.is_empty()) {
-            answer.insert("content".into(), json!({*kind: {}}));
+        // A status may have several content types, each with its own meaning.
+        let answer = answers.entry(status.to_string()).or_insert_with(|| json!({"description": ""}));
+        if let Some(Value::String(all)) = answer.get_mut("description") {
+            *all = if all.is_empty() { (*about).to_owned() } else { format!("{all}. {about}") };
         }
-        answers.insert(status.to_string(), answer);
+        if let (Value::Object(answer), false) = (answer, kind.is_empty()) {
+            let content = answer.entry("content").or_insert_with(|| json!({}));
+            if let Value::Object(content) = content {
+                content.insert((*kind).to_owned(), json!({}));
+            }
+        }
     }
     answers.insert(
         "default".into(),

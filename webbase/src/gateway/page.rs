@@ -24,16 +24,16 @@ use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::{HeaderMap, StatusCode};
 use serde_json::json;
 use webbase_storage::{Codec, PageId, PageKey, Record};
+use webbase_stream::http::{self, Coding};
 
 use super::Gateway;
 use super::body::Pieces;
-use super::coding::{Coding, UNPACKED_BYTES_MAX};
+use super::coding::{UNPACKED_BYTES_MAX, accepts};
 use super::conditions::{Validators, http_date};
 use super::operation::{ANY, Answer, JSON, Operation, Parameter, query};
 use super::params::Params;
 use super::problem::Problem;
 use super::ranges::{Wanted, wanted};
-use super::stored;
 
 /// A body of more packed bytes is unpacked on a thread where it keeps nobody waiting.
 const UNPACK_HERE_BYTES: usize = 256 << 10;
@@ -202,14 +202,13 @@ fn shown(
         return Ok(Shown { body: Pieces::new([head, body]), kind, coding: None, form: 'r' });
     }
     let kind = content_type(&head, page.mime());
-    let chunked = stored::is_chunked(&head);
-    let coded =
-        stored::text(&head, "content-encoding").filter(|value| !value.eq_ignore_ascii_case("identity"));
+    let chunked = http::is_chunked(&head);
+    let coded = http::text(&head, "content-encoding").filter(|value| !value.eq_ignore_ascii_case("identity"));
     if coded.is_none()
         && !chunked
         && page.codec() == Codec::Zstd
         && page.dictionary() == 0
-        && Coding::Zstd.is_accepted(headers)
+        && accepts(headers, Coding::Zstd)
     {
         let body = record.bytes().slice_ref(page.stored_body());
         let coding = Some(HeaderValue::from_static("zstd"));
@@ -217,7 +216,7 @@ fn shown(
     }
     let mut body = record.body(dictionaries)?;
     if chunked {
-        body = stored::without_chunks(&body);
+        body = http::without_chunks(&body);
     }
     let (mut coding, mut form) = (None, 'p');
     if let Some(names) = coded {
@@ -231,9 +230,8 @@ fn shown(
 
 /// The body without its content codings, if the client does not take them and they can be taken off.
 fn uncoded(names: &str, body: &Bytes, headers: &HeaderMap) -> Option<Bytes> {
-    let codings: Option<Vec<Coding>> = names.split(',').map(Coding::from_name).collect();
-    let codings = codings?;
-    if codings.iter().all(|coding| coding.is_accepted(headers)) {
+    let codings = Coding::list(names)?;
+    if codings.iter().all(|coding| accepts(headers, *coding)) {
         return None;
     }
     let mut body = body.clone();
@@ -261,7 +259,7 @@ fn octets() -> HeaderValue {
 }
 
 fn content_type(head: &[u8], mime: &str) -> HeaderValue {
-    let from_head = stored::field(head, "content-type").and_then(safe_type);
+    let from_head = http::field(head, "content-type").and_then(safe_type);
     from_head.or_else(|| safe_type(mime.as_bytes())).unwrap_or_else(octets)
 }
 

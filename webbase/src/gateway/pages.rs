@@ -1,7 +1,7 @@
 //! `POST /pages`: pages come in, as WARC.
 //!
 //! ```text
-//!   body ─▶ a thread unpacks, parses and hashes ─▶ batches of captures ─▶ the repository's add, some at once
+//!   body ─▶ a thread unpacks ─▶ another hashes ─▶ batches of captures ─▶ the repository's add, some at once
 //! ```
 //!
 //! Between the steps a bounded number of bytes waits; whoever sends faster than pages become durable is slowed. The answer
@@ -25,7 +25,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use webbase_node::{Adds, Cluster, NodeError, Retry};
 use webbase_storage::Page;
-use webbase_stream::warc::{Capture, Importer, Originals, Reader, Report};
+use webbase_stream::warc::{Capture, Find, Importer, Original, Report, read_ahead};
 
 use super::Gateway;
 use super::operation::{JSON, Operation};
@@ -82,9 +82,9 @@ async fn add(
     };
     let (piece_sender, pieces) = mpsc::channel(PIECES);
     let (batch_sender, batches) = mpsc::channel(1);
-    let originals = gateway.originals.clone();
+    let importer = Importer::new(gateway.originals.clone()).finding(in_repository(gateway.cluster.clone()));
     let reading =
-        tokio::task::spawn_blocking(move || read(Incoming::new(pieces), coded, originals, &batch_sender));
+        tokio::task::spawn_blocking(move || read(Incoming::new(pieces), coded, importer, &batch_sender));
     let limits = (gateway.limits.body_bytes_max, gateway.limits.body_pause);
     let (received, added) =
         tokio::join!(receive(request.into_body(), limits, piece_sender), add_all(&gateway, batches));
@@ -206,10 +206,10 @@ impl Read for Incoming {
 fn read(
     incoming: Incoming,
     coded: Coded,
-    originals: Originals,
+    mut importer: Importer,
     batches: &mpsc::Sender<Vec<Capture>>,
 ) -> Report {
-    let source: Box<dyn Read> = match coded {
+    let source: Box<dyn Read + Send> = match coded {
         Coded::Not => Box::new(incoming),
         Coded::Gzip => Box::new(flate2::read::MultiGzDecoder::new(incoming)),
         Coded::Zstd => match zstd::stream::read::Decoder::new(incoming) {
@@ -221,13 +221,41 @@ fn read(
             Err(e) => Box::new(Failing(Some(e))),
         },
     };
-    let mut importer = Importer::new(originals);
-    let mut at = 0;
-    let outcome = read_all(source, &mut importer, &mut at, batches);
-    if let Err(e) = outcome {
-        importer.broke_off(at, format!("the file cannot be read on: {e}"));
+    let (mut batch, mut bytes) = (Vec::new(), 0);
+    let (read, taken) = read_ahead(source, &mut importer, |capture| {
+        bytes += capture.bytes();
+        batch.push(capture);
+        if bytes < BATCH_BYTES && batch.len() < BATCH_PAGES {
+            return Ok(());
+        }
+        bytes = 0;
+        batches.blocking_send(std::mem::take(&mut batch))
+    });
+    let taken = if batch.is_empty() { taken } else { taken.and_then(|()| batches.blocking_send(batch)) };
+    if taken.is_err() {
+        importer.broke_off(read, "nobody waits for it".into());
     }
-    importer.finish(at)
+    importer.finish(read)
+}
+
+/// Finds what revisits refer to among the pages that readers see.
+fn in_repository(cluster: Cluster) -> Find {
+    let runtime = tokio::runtime::Handle::current();
+    Box::new(move |url| {
+        let Ok(key) = cluster.page_key(url) else { return Ok(None) };
+        let found = runtime.block_on(cluster.lookup(key)).map_err(|e| e.to_string())?.pages;
+        // Pages have a digest, but for those that others than clients of a repository made.
+        let Some((record, payload_digest)) =
+            found.and_then(|r| r.get().payload_digest().map(|digest| (r, digest)))
+        else {
+            return Ok(None);
+        };
+        let unpacked = |part: webbase_storage::Result<Bytes>| part.map_err(|e| e.to_string());
+        let head = unpacked(record.head(cluster.dictionaries()))?;
+        let body = unpacked(record.body(cluster.dictionaries()))?;
+        let (mime, fetched_at_ms) = (record.get().mime().to_owned(), record.get().fetched_at_ms());
+        Ok(Some(Original { head, body, mime, payload_digest, fetched_at_ms }))
+    })
 }
 
 /// A source that cannot be read.
@@ -236,38 +264,6 @@ struct Failing(Option<io::Error>);
 impl Read for Failing {
     fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
         self.0.take().map_or(Ok(0), Err)
-    }
-}
-
-fn read_all(
-    source: Box<dyn Read>,
-    importer: &mut Importer,
-    at: &mut u64,
-    batches: &mpsc::Sender<Vec<Capture>>,
-) -> io::Result<()> {
-    let mut reader = Reader::new(source)?;
-    let (mut batch, mut bytes) = (Vec::new(), 0);
-    // Nobody takes batches any more when the request is given up.
-    let gone = |_| io::Error::other("nobody waits for it");
-    loop {
-        let item = reader.next();
-        *at = reader.offset();
-        let (item, outcome) = match item {
-            Ok(item) => (item, Ok(())),
-            Err(e) => (None, Err(e)),
-        };
-        let is_over = item.is_none();
-        if let Some(capture) = item.and_then(|item| importer.take(item)) {
-            bytes += capture.bytes();
-            batch.push(capture);
-        }
-        if bytes >= BATCH_BYTES || batch.len() >= BATCH_PAGES || is_over && !batch.is_empty() {
-            bytes = 0;
-            batches.blocking_send(std::mem::take(&mut batch)).map_err(gone)?;
-        }
-        if is_over {
-            return outcome;
-        }
     }
 }
 

@@ -1,15 +1,26 @@
-//! The parameters of a request: percent-decoded strictly, each known, each given at most once unless it may be repeated.
+//! The parameters of a request: percent-decoded strictly, each known, each given at most once unless it may be repeated. They come
+//! in the query, or in a body of the same form.
 
-use axum::extract::FromRequestParts;
+use std::time::Duration;
+
+use axum::extract::{FromRequestParts, Request};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::StatusCode;
+use hyper::header::CONTENT_TYPE;
 use hyper::http::request::Parts;
 
 use super::problem::Problem;
 
 /// A query of more bytes is refused before it is read.
 pub(super) const QUERY_BYTES_MAX: usize = 16 << 10;
+/// A body of more bytes is refused: a cursor names a place for each range of a repository, of which there are 65 536 at most.
+pub(super) const FORM_BYTES_MAX: usize = 4 << 20;
 /// No request has use for more parameters.
 const PARAMETERS_MAX: usize = 200;
+/// Characters of a value that people are shown.
+const SHOWN_CHARS_MAX: usize = 60;
+/// The content type of parameters in a body.
+pub(super) const FORM: &str = "application/x-www-form-urlencoded";
 
 /// What is left of a request's parameters: each is taken, and [`Params::finish`] names those that nobody took.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -26,7 +37,37 @@ impl Params {
             let text = format!("the query has {} bytes, the limit is {QUERY_BYTES_MAX}", query.len());
             return Err(Problem::new(StatusCode::URI_TOO_LONG, "query-too-long", text));
         }
-        let mut all = Vec::new();
+        Params::default().and(query)
+    }
+
+    /// The parameters of a query, and those of a body that was received for it.
+    ///
+    /// # Errors
+    /// When it is too long, not percent-encoded UTF-8, of another content type, or does not come in time.
+    pub(super) async fn posted(self, request: Request, limit: Duration) -> Result<Params, Problem> {
+        let kind = request.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or(FORM);
+        if !kind.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case(FORM) {
+            let text = format!("parameters come as {FORM}");
+            return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported", text));
+        }
+        let body = Limited::new(request.into_body(), FORM_BYTES_MAX).collect();
+        let body = tokio::time::timeout(limit, body).await.map_err(|_| {
+            let text = format!("the body did not come within {limit:?}");
+            Problem::new(StatusCode::REQUEST_TIMEOUT, "too-slow", text)
+        })?;
+        let body = body.map_err(|e| match e.is::<LengthLimitError>() {
+            true => {
+                let text = format!("parameters may have {FORM_BYTES_MAX} bytes");
+                Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too-large", text)
+            }
+            false => Problem::bad("broken-off", format!("the body broke off: {e}")),
+        })?;
+        let text = String::from_utf8(body.to_bytes().into());
+        self.and(&text.map_err(|_| Problem::bad("bad-encoding", "the body is not percent-encoded UTF-8"))?)
+    }
+
+    fn and(self, query: &str) -> Result<Params, Problem> {
+        let mut all = self.0;
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             if all.len() == PARAMETERS_MAX {
                 let text = format!("there are more than {PARAMETERS_MAX} parameters");
@@ -83,6 +124,15 @@ impl Params {
             Ok(number) if digits => Ok(Some(number)),
             _ => Err(Problem::bad("bad-parameter", format!("{name} is a number, not {text:?}"))),
         }
+    }
+
+    /// What is asked for, to be shown to people: long values are cut.
+    pub(super) fn shown(&self) -> String {
+        let one = |(name, value): &(String, String)| {
+            let cut: String = value.chars().take(SHOWN_CHARS_MAX).collect();
+            format!("{name}={cut}{}", if cut.len() < value.len() { "…" } else { "" })
+        };
+        self.0.iter().map(one).collect::<Vec<_>>().join("&")
     }
 
     /// All parameters were taken.

@@ -119,7 +119,7 @@ async fn paths(State(gateway): State<Arc<Gateway>>) -> Result<Response, Problem>
         let text = format!("{} long answers are being sent already", gateway.limits.streams_max);
         return Err(Problem::new(StatusCode::TOO_MANY_REQUESTS, "too-many-streams", text).after_s(5));
     };
-    let everything = KeyRange { start: String::new(), end: "\u{7f}".into() };
+    let everything = KeyRange { start: String::new(), end: cdx::BEHIND_ALL.into() };
     let mut rows = cdx::Rows::all(&gateway.cluster, &everything).await?;
     let (sender, receiver) = mpsc::channel(4);
     tokio::spawn(async move {

@@ -15,11 +15,11 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::{JoinHandle, JoinSet};
 use tower::Layer;
-use webbase_node::{Cluster, check_listen};
+use webbase_node::{Cluster, ConnectionThreads, check_listen};
 
 use super::clients::Peer;
 use super::patient::Patient;
-use super::{Gateway, Limits, Settings, console, router};
+use super::{Gateway, Limits, Settings, console, links, router};
 
 /// After an accept that failed, because there are no more files, say.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -70,12 +70,16 @@ pub async fn start(cluster: Cluster, settings: Settings) -> Result<Running> {
     let (router, gateway) = router(cluster, &settings);
     let (stop, stopped) = watch::channel(false);
     tokio::spawn(console::sample(gateway.clone(), stopped.clone()));
-    let accepting = tokio::spawn(accept(listener, router, gateway, settings, stopped));
+    tokio::spawn(links::keep(gateway.clone(), stopped.clone()));
+    let threads = ConnectionThreads::start(settings.connection_threads)
+        .context("cannot start threads for connections")?;
+    let accepting = tokio::spawn(accept(listener, threads, router, gateway, settings, stopped));
     Ok(Running { address, stop, accepting })
 }
 
 async fn accept(
     listener: TcpListener,
+    threads: ConnectionThreads,
     router: Router,
     gateway: Arc<Gateway>,
     settings: Settings,
@@ -94,18 +98,21 @@ async fn accept(
             Some(_) = connections.join_next(), if !connections.is_empty() => continue,
             accepted = accepting => accepted,
         };
+        let accepted = accepted.and_then(|(socket, peer)| Ok((socket.into_std()?, peer)));
         let Ok((socket, peer)) = accepted else {
             tokio::time::sleep(PAUSE).await;
             continue;
         };
         let (router, gateway, settings) = (router.clone(), gateway.clone(), settings.clone());
         let stopped = stopped.clone();
-        connections.spawn(async move {
+        let serving = async move {
             let _permit = permit;
+            let Ok(socket) = TcpStream::from_std(socket) else { return };
             gateway.metrics.connections.inc();
             connection(socket, Peer(peer), router, &settings, stopped).await;
             gateway.metrics.connections.dec();
-        });
+        };
+        connections.spawn_on(serving, &threads.next());
     }
     drop(listener);
     let ending = async { while connections.join_next().await.is_some() {} };

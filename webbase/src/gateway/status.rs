@@ -11,11 +11,12 @@ use hyper::StatusCode;
 use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, LOCATION};
 use serde_json::{Value, json};
 
-use super::Gateway;
 use super::body::NoBody;
 use super::operation::{JSON, Operation, query};
 use super::params::Params;
 use super::problem::Problem;
+use super::{CrawlFigures, Gateway};
+use crate::coverage::Coverage;
 use crate::standing::as_json;
 
 pub(super) fn operations() -> Vec<Operation> {
@@ -70,14 +71,20 @@ pub(super) async fn standing(gateway: &Gateway) -> Result<Value, Problem> {
     if gateway.served.swap(status.serving, Ordering::Relaxed) != status.serving {
         gateway.cluster.refresh().await?;
     }
-    gateway.cycles.look(&status);
+    // Status is told though the plans are not.
+    let coverage = Coverage::of(&gateway.cluster).await.ok();
+    gateway.cycles.look(&status, coverage.as_ref());
     let mut value = as_json(&status);
     if let Value::Object(members) = &mut value {
+        members.insert("pages".into(), coverage.as_ref().and_then(|coverage| coverage.pages(&status)).into());
+        members.insert("replicas".into(), coverage.as_ref().map(|coverage| coverage.copies).into());
+        members.insert("ranges".into(), coverage.as_ref().map(Coverage::as_json).into());
         members.insert("version".into(), env!("CARGO_PKG_VERSION").into());
         members.insert("management".into(), gateway.cluster.management().address().to_string().into());
         members.insert("gateway".into(), gateway.metrics.as_json());
         members.insert("streams".into(), gateway.clients.as_json());
         members.insert("cycles".into(), gateway.cycles.as_json());
+        members.insert("crawl".into(), gateway.crawl.as_ref().map(CrawlFigures::as_json).into());
         members.insert("starts_nodes".into(), gateway.starter.is_some().into());
     }
     Ok(value)

@@ -3,16 +3,18 @@
 //!
 //! A task takes pages from the repository and sends pieces of the answer; between the two and in the socket a bounded number of bytes
 //! waits, so a slow client slows its own stream only. Now and then the cursor is sent along, and at the end in the trailer
-//! `webbase-cursor` (for clients that take trailers): a stream that breaks goes on behind any of them, with `cursor=`.
+//! `webbase-cursor` (for clients that take trailers): a stream that breaks goes on behind any of them, with `cursor=`. Under the
+//! distribution `uniform` a cursor names a place for each range, and is too long for a query: `POST /stream` takes the same
+//! parameters in its body, and changes nothing.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::Extension;
 use axum::body::Body;
-use axum::extract::{RawQuery, State};
+use axum::extract::{Request, State};
 use axum::response::Response;
-use axum::routing::get;
+use axum::routing::{get, post};
 use bytes::Bytes;
 use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, TRAILER};
 use hyper::{HeaderMap, StatusCode};
@@ -26,13 +28,17 @@ use webbase_storage::Record;
 use super::Gateway;
 use super::body::{CutOff, Sending, Sent};
 use super::clients::{Client, Peer};
+use super::guard::RequestId;
 use super::json_lines;
-use super::operation::{Operation, query};
-use super::params::Params;
+use super::operation::{Answer, JSON, Operation, Parameter, query};
+use super::params::{FORM, Params};
 use super::problem::Problem;
 use super::selection;
 use super::status::as_json_answer;
 use super::warc_text::WarcText;
+
+/// Where streams are asked for.
+pub(super) const PATH: &str = "/stream";
 
 const CURSOR: HeaderName = HeaderName::from_static("webbase-cursor");
 /// An answer leaves in pieces of about so many bytes.
@@ -43,42 +49,63 @@ const PIECES: usize = 4;
 const CURSOR_BYTES: u64 = 8 << 20;
 const CURSOR_TIME: Duration = Duration::from_secs(5);
 
-pub(super) fn operations() -> Vec<Operation> {
-    vec![Operation {
-        path: "/stream",
-        method: "get",
-        name: "stream",
-        summary: "All pages, or those that are asked for",
-        parameters: [
-            query(
-                "format",
-                "string",
-                "warc, which is the default; jsonl; or count for how many pages and bytes there are",
-            ),
-            query(
-                "cursor",
-                "string",
-                "go on behind this place of an earlier stream, which says what is streamed",
-            ),
-            query("go_on", "boolean", "when the cursor's generation is gone, go on in the current one"),
-            query("limit", "integer", "end after so many pages"),
-        ]
-        .into_iter()
-        .chain(selection::parameters())
-        .collect(),
-        body: None,
-        answers: &[
-            (
-                200,
-                "application/warc",
-                "The pages, a gzip member each; the cursor now and then, and at the end",
-            ),
-            (410, "application/problem+json", "The cursor's generation is gone"),
-        ],
-        is_long: true,
-        route: get(stream),
-    }]
+/// A longer cursor is in the last record only: no client takes a head of any length.
+const TRAILER_BYTES_MAX: usize = 8 << 10;
+
+const ANSWERS: &[Answer] = &[
+    (200, "application/warc", "The pages, a gzip member each; the cursor now and then, and at the end"),
+    (200, "application/jsonl", "The pages, a line each; the cursor now and then, and at the end"),
+    (200, JSON, "How many pages and bytes there are"),
+    (410, "application/problem+json", "The cursor's generation is gone"),
+];
+
+fn parameters() -> Vec<Parameter> {
+    let own = [
+        query(
+            "format",
+            "string",
+            "warc, which is the default; jsonl; or count for how many pages and bytes there are",
+        ),
+        query(
+            "cursor",
+            "string",
+            "go on behind this place of an earlier stream, which says what is streamed",
+        ),
+        query("go_on", "boolean", "when the cursor's generation is gone, go on in the current one"),
+        query("limit", "integer", "end after so many pages"),
+    ];
+    own.into_iter().chain(selection::parameters()).collect()
 }
+
+pub(super) fn operations() -> Vec<Operation> {
+    vec![
+        Operation {
+            path: PATH,
+            method: "get",
+            name: "stream",
+            summary: "All pages, or those that are asked for",
+            parameters: parameters(),
+            body: None,
+            answers: ANSWERS,
+            is_long: true,
+            route: get(stream),
+        },
+        Operation {
+            path: PATH,
+            method: "post",
+            name: "stream_posted",
+            summary: "The same; for cursors that are too long for a query",
+            parameters: parameters(),
+            body: Some((FORM, "parameters that are not in the query")),
+            answers: ANSWERS,
+            is_long: true,
+            route: post(stream_posted),
+        },
+    ]
+}
+
+/// Who asks, and the id of the request.
+type From = (Option<Extension<Peer>>, Option<Extension<RequestId>>);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Format {
@@ -89,10 +116,24 @@ enum Format {
 
 async fn stream(
     State(gateway): State<Arc<Gateway>>,
-    peer: Option<Extension<Peer>>,
-    RawQuery(asked): RawQuery,
-    mut params: Params,
+    from: From,
+    params: Params,
 ) -> Result<Response, Problem> {
+    send(gateway, from, params).await
+}
+
+async fn stream_posted(
+    State(gateway): State<Arc<Gateway>>,
+    from: From,
+    params: Params,
+    request: Request,
+) -> Result<Response, Problem> {
+    let limit = gateway.limits.answer_time;
+    send(gateway, from, params.posted(request, limit).await?).await
+}
+
+async fn send(gateway: Arc<Gateway>, (peer, id): From, mut params: Params) -> Result<Response, Problem> {
+    let asked = params.shown();
     let format = match params.take("format")?.as_deref() {
         None | Some("warc") => Format::Warc,
         Some("jsonl") => Format::Jsonl,
@@ -136,9 +177,10 @@ async fn stream(
     if format == Format::Count {
         return count(pages, limit).await;
     }
-    let client = gateway.clients.open(peer.map(|Extension(peer)| peer), &asked.unwrap_or_default());
+    let client = gateway.clients.open(peer.map(|Extension(peer)| peer), &asked);
     let (sender, receiver) = mpsc::channel(PIECES);
-    let writer = Writer::new(gateway.clone(), client, pages, format, limit, sender);
+    let id = id.map(|Extension(id)| id).unwrap_or_default();
+    let writer = Writer::new(gateway.clone(), (client, id), pages, format, limit, sender);
     tokio::spawn(writer.run());
     let mut response = Response::new(Body::new(Sending { receiver, _permit: permit }));
     let headers = response.headers_mut();
@@ -169,6 +211,8 @@ async fn count(mut stream: ClusterStream, limit: u64) -> Result<Response, Proble
 struct Writer {
     gateway: Arc<Gateway>,
     client: Client,
+    /// Of the request.
+    id: RequestId,
     stream: ClusterStream,
     /// Pages that are sent at most.
     limit: u64,
@@ -189,7 +233,7 @@ struct Gone;
 impl Writer {
     fn new(
         gateway: Arc<Gateway>,
-        client: Client,
+        (client, id): (Client, RequestId),
         stream: ClusterStream,
         format: Format,
         limit: u64,
@@ -197,7 +241,7 @@ impl Writer {
     ) -> Writer {
         let (told, mut out) = ((0, Instant::now()), Vec::new());
         let warc = (format == Format::Warc).then(|| WarcText::new(gateway.cluster.dictionaries(), &mut out));
-        Writer { gateway, client, stream, limit, sender, warc, out, pages: 0, damaged: 0, bytes: 0, told }
+        Writer { gateway, client, id, stream, limit, sender, warc, out, pages: 0, damaged: 0, bytes: 0, told }
     }
 
     /// Appends a page to what is to be sent.
@@ -249,7 +293,7 @@ impl Writer {
                     self.client.pages(1);
                 }
                 Err(e) if e.is_damaged_page() => {
-                    tracing::warn!("a stream goes on without a page: {e}");
+                    tracing::warn!(id = %self.id, "a stream goes on without a page: {e}");
                     self.damaged += 1;
                 }
                 Err(e) => return self.fail(e.to_string()).await,
@@ -275,7 +319,8 @@ impl Writer {
             return self.fail(problem.detail().to_owned()).await;
         }
         self.send().await?;
-        let value = cursor.and_then(|cursor| HeaderValue::from_str(&cursor).ok());
+        let short = cursor.filter(|cursor| cursor.len() <= TRAILER_BYTES_MAX);
+        let value = short.and_then(|cursor| HeaderValue::from_str(&cursor).ok());
         let trailers: HeaderMap = value.into_iter().map(|value| (CURSOR, value)).collect();
         self.sender.send(Sent::Trailers(trailers)).await.map_err(|_| Gone)
     }
@@ -295,7 +340,7 @@ impl Writer {
 
     /// The answer ends here, and is cut off, so that nobody takes it for whole.
     async fn fail(&mut self, why: String) -> Result<(), Gone> {
-        tracing::warn!("a stream was cut off: {why}");
+        tracing::warn!(id = %self.id, "a stream was cut off: {why}");
         self.send().await?;
         self.sender.send(Sent::Failed(CutOff(why))).await.map_err(|_| Gone)
     }

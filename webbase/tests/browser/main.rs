@@ -10,7 +10,9 @@ use chromium::Browser;
 use tempfile::TempDir;
 use webbase::demo;
 use webbase::embedded::{Embedded, Options};
+use webbase_node::Cluster;
 use webbase_storage::Page;
+use webbase_web_in_a_box::Fetched;
 
 /// A repository with the demo's world, and a browser; nothing where there is no browser.
 async fn rig() -> Option<(Embedded, TempDir, Browser)> {
@@ -19,8 +21,27 @@ async fn rig() -> Option<(Embedded, TempDir, Browser)> {
     let mut options = Options::new(folder.path());
     options.read_nodes = 2;
     let embedded = Embedded::start(options).await.unwrap();
-    demo::fill(embedded.cluster()).await.unwrap();
+    fill(embedded.cluster()).await;
     Some((embedded, folder, Browser::start(&program)))
+}
+
+/// Adds all pages of the demo's world as they are at first, and makes them visible.
+async fn fill(cluster: &Cluster) {
+    let (world, at_ms) = demo::world();
+    let fetched: Vec<Fetched> = (0..world.pages()).filter_map(|page| world.fetch(page, at_ms)).collect();
+    let pages = fetched.iter().map(|page| Page {
+        url: &page.url,
+        fetched_at_ms: at_ms,
+        modified_at_ms: Some(page.modified_at_ms),
+        status: 200,
+        mime: page.mime,
+        head: &page.head,
+        body: &page.body,
+        ..Page::default()
+    });
+    let added = cluster.add(&pages.collect::<Vec<_>>()).await.unwrap();
+    assert!(added.refused.is_empty(), "{:?}", added.refused);
+    cluster.cycle(|_| {}).await.unwrap();
 }
 
 fn page<'a>(url: &'a str, body: &'a [u8]) -> Page<'a> {
@@ -60,7 +81,7 @@ async fn the_console_shows_looks_up_browses_and_runs_a_cycle() {
     browser.until("document.querySelectorAll('article.node[data-state=idle]').length === 3");
     browser.until("document.querySelectorAll('.chart canvas').length === 3");
 
-    let (world, _) = demo::world();
+    let (world, at_ms) = demo::world();
     browser.key("/");
     browser.until("document.activeElement.id === 'url'");
     browser.eval(&set("url", &world.url(0)));
@@ -68,9 +89,19 @@ async fn the_console_shows_looks_up_browses_and_runs_a_cycle() {
     browser.until("!document.getElementById('found').hidden");
     browser.until(&format!("document.querySelector('#about dd').textContent === {:?}", world.url(0)));
     browser.until("document.getElementById('head').textContent.startsWith('HTTP/1.1 200 OK')");
-    browser.until("document.querySelectorAll('#links a').length > 2");
+    browser.until("document.querySelectorAll('#links-out a').length > 2");
+    // Whoever links here, by the world's own account, is told as soon as all links were gathered.
+    let linking = (0..world.pages())
+        .filter(|page| world.lives(*page, at_ms) && *page != 0 && world.links_at(*page, at_ms).contains(&0));
+    let linking = linking.count();
+    assert!(linking > 2, "{linking}");
+    browser.until(&format!("document.getElementById('in-count').textContent === '{linking}'"));
+    browser.until(&format!("document.querySelectorAll('#links-in a').length === {linking}"));
+    browser.eval("document.getElementById('tab-in').click()");
+    browser.until("document.getElementById('in-text').textContent === 'Of the pages of generation 1.'");
+    browser.picture("links-in");
     // A link leads to the next page.
-    browser.eval("document.querySelector('#links a:last-of-type').click()");
+    browser.eval("document.querySelector('#links-out a:last-of-type').click()");
     browser.until("location.hash.startsWith('#lookup=')");
     browser.until(&format!("document.querySelector('#about dd').textContent !== {:?}", world.url(0)));
     browser.eval(&set("url", "http://not-there.example/"));
@@ -211,4 +242,52 @@ fn a_killed_node_turns_down_and_returns() {
     repository.restart("r2");
     browser.until("document.querySelectorAll('article.node[data-state=idle]').length === 3");
     assert_eq!(browser.complaints(), Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn with_a_token_pages_are_shown_in_their_character_set_and_images_as_images() {
+    const PIXEL: &[u8] =
+        b"iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
+    let Some(program) = chromium::found() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let mut options = Options::new(folder.path());
+    options.gateway.doors.token = Some(webbase_node::Token::new([7; 32]));
+    let embedded = Embedded::start(options).await.unwrap();
+    let pixel = data_encoding::BASE64.decode(PIXEL).unwrap();
+    let cyrillic: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=windows-1251\r\n\r\n";
+    let image: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Type: image/png\r\n\r\n";
+    let plain: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n";
+    let pages = [
+        Page { head: cyrillic, ..page("http://a.example/", b"<p>\xcf\xf0\xe8\xe2\xe5\xf2") },
+        Page { head: plain, ..page("http://b.example/", b"<meta charset='iso-8859-1'><p>caf\xe9") },
+        Page { head: image, mime: "image/png", ..page("http://c.example/", &pixel) },
+    ];
+    let added = embedded.cluster().add(&pages).await.unwrap();
+    assert_eq!(added.all().unwrap(), 3);
+    embedded.cluster().cycle(|_| {}).await.unwrap();
+    let mut browser = Browser::start(&program);
+    browser.open(&format!("http://{}/", embedded.http()));
+    browser.until("!document.getElementById('door').hidden");
+    // Being asked for the token is what it complains of.
+    browser.complaints();
+    browser.eval(&format!("document.getElementById('door').elements.token.value = '{}'", "07".repeat(32)));
+    browser.eval("document.getElementById('door').requestSubmit()");
+    browser.until("document.getElementById('t-pages').textContent === '3'");
+    let key = embedded.cluster().page_key("http://b.example/").unwrap();
+    let long = format!("{:016x}{:016x}", key.id.0, key.tie);
+    let view = "document.getElementById('view')";
+    let image = "document.getElementById('view-image')";
+    for (asked, shown) in [
+        ("http://a.example/", format!("{view}.srcdoc.includes('Привет') && {image}.hidden")),
+        (&*long, format!("{view}.srcdoc.includes('café') && {image}.hidden")),
+        ("http://c.example/", format!("{image}.naturalWidth === 1 && {view}.hidden")),
+        ("http://a.example/", format!("!{view}.hidden && {image}.hidden")),
+    ] {
+        browser.eval(&set("url", asked));
+        browser.eval("document.getElementById('lookup').requestSubmit()");
+        browser.until(&shown);
+    }
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+    drop(browser);
+    embedded.shutdown().await.unwrap();
 }

@@ -1,5 +1,5 @@
-//! The tools that people have, against a real repository: pywb replays pages straight from its endpoints in three configurations,
-//! cdx_toolkit asks the index, curl fetches ranges.
+//! The tools that people have, against a real repository: pywb replays pages straight from its endpoints in four configurations,
+//! cdx_toolkit asks the index, curl fetches ranges, Schemathesis checks the description.
 //!
 //! `.ci/clients` installs them. Where one is missing, its test says so and passes; with `CI=true` it fails.
 
@@ -7,5 +7,6 @@
 
 mod curl;
 mod replay;
+mod schema;
 mod toolkit;
 mod tools;

@@ -1,5 +1,5 @@
-//! pywb replays pages straight from the repository: the index by two dialects with records from `/warcs/`, and records from
-//! `/web/resource`.
+//! pywb replays pages straight from the repository: the index by two dialects and as XML with records from `/warcs/`, and
+//! records from `/web/resource`.
 
 use std::time::Duration;
 
@@ -14,7 +14,8 @@ fn configuration(base: &str) -> String {
         "collections:\n\
          \x20 ob:\n    index_paths: cdx+http://{host}/web\n    archive_paths: http://{host}/warcs/\n\
          \x20 cdxj:\n    index: {{type: cdx, api_url: \"{index}\", replay_url: \"\"}}\n    archive_paths: http://{host}/warcs/\n\
-         \x20 wsrv:\n    index: {{type: cdx, api_url: \"{index}\", replay_url: \"http://{host}/web/resource?url={{url}}&closest={{timestamp}}\"}}\n"
+         \x20 wsrv:\n    index: {{type: cdx, api_url: \"{index}\", replay_url: \"http://{host}/web/resource?url={{url}}&closest={{timestamp}}\"}}\n\
+         \x20 xml:\n    index_paths: xmlquery+http://{host}/web\n    archive_paths: http://{host}/warcs/\n"
     )
 }
 
@@ -24,7 +25,7 @@ fn port() -> u16 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn pywb_replays_in_three_configurations() {
+async fn pywb_replays_in_four_configurations() {
     let (Some(wayback), Some(_)) = (tool("wayback"), tool("curl")) else { return };
     let repository = Repository::start().await;
     let folder = tempfile::tempdir().unwrap();
@@ -53,7 +54,7 @@ async fn pywb_replays_in_three_configurations() {
     }
     let said = || std::fs::read_to_string(folder.path().join("errors")).unwrap_or_default();
     assert!(up, "pywb did not start: {}", said());
-    for collection in ["ob", "cdxj", "wsrv"] {
+    for collection in ["ob", "cdxj", "wsrv", "xml"] {
         let page = curl(&[&format!("{site}/{collection}/{TIME}mp_/http://example.org/")]).await;
         let text = String::from_utf8_lossy(&page);
         assert!(text.contains("<p>the home page</p>"), "{collection}: {text}\n{}", said());
@@ -61,6 +62,8 @@ async fn pywb_replays_in_three_configurations() {
         assert_eq!(String::from_utf8_lossy(&raw), HOME, "{collection}");
         let image = curl(&[&format!("{site}/{collection}/{TIME}id_/http://example.org/image.png")]).await;
         assert_eq!(image.len(), 200_000, "{collection}: found by another spelling");
+        let bare = curl(&[&format!("{site}/{collection}/{TIME}id_/http://example.org/bare.txt")]).await;
+        assert_eq!(String::from_utf8_lossy(&bare), "no head", "{collection}: a resource record");
         let status = ["-o", "/dev/null", "-w", "%{http_code}"];
         let none = format!("{site}/{collection}/{TIME}mp_/http://example.org/never");
         let status = curl(&[&status[..], &[&none]].concat()).await;

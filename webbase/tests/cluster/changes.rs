@@ -6,6 +6,7 @@ use std::time::Instant;
 use webbase_node::Cluster;
 use webbase_node::cycle::message::NodeId;
 use webbase_node::plan::{NodeState, ReadPlan, Status};
+use webbase_storage::Stats;
 
 use crate::fleet::{Fleet, LIMIT, until};
 use crate::truth::Truth;
@@ -57,6 +58,37 @@ async fn a_full_disk_aborts_the_cycle_and_nothing_else() {
     fleet.stop("r1");
     fleet.start_with("r1", "--capacity", "100000000");
     fleet.settled(&cluster).await;
+    truth.cycle(&cluster).await;
+    truth.check_all(&cluster).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_update_node_refuses_pages_and_loses_none_that_it_took() {
+    let mut fleet = Fleet::new(1, &[]);
+    fleet.node("u0", &["--role", "update", "--capacity", "8000000"]);
+    fleet.node("r0", &["--role", "read"]);
+    let cluster = fleet.client().await;
+    fleet.settled(&cluster).await;
+    let truth = Truth::new(4000);
+    // About 16 MB.
+    let numbers: Vec<usize> = (0..4000).collect();
+    let refused = truth.add_some(&cluster, &numbers, 1).await;
+    assert!((1000..4000).contains(&refused.len()), "{} of 4000 were refused", refused.len());
+    for (n, why) in &refused {
+        assert!(why.contains("no space") || why.contains("full"), "page {n}: {why}");
+    }
+    // What it took is there, and with the epoch its space is free again: then it takes the others.
+    truth.cycle(&cluster).await;
+    truth.check_all(&cluster).await;
+    let u0 = fleet.id(&cluster, "u0").await;
+    let emptied = |status: &Status| {
+        let node = status.nodes.iter().find(|node| node.id == u0);
+        let figures = node.and_then(|node| node.figures);
+        figures.is_some_and(|figures| Stats::from(figures.store).used_bytes < 2_000_000)
+    };
+    until(&cluster, "its epoch is dropped", emptied).await;
+    let rest: Vec<usize> = refused.iter().map(|(n, _)| *n).take(1000).collect();
+    assert_eq!(truth.add_some(&cluster, &rest, 1).await, []);
     truth.cycle(&cluster).await;
     truth.check_all(&cluster).await;
 }

@@ -115,7 +115,10 @@ impl Fleet {
             _one_at_a_time: one_at_a_time,
         };
         let replicas = replicas.to_string();
-        let mut args = vec!["mgmt", "--replicas", &replicas, "--range-bits", "6"];
+        let mut args = vec!["mgmt", "--replicas", &replicas];
+        if !settings.contains(&"--range-bits") {
+            args.extend(["--range-bits", "6"]);
+        }
         args.extend(["--down-after-ms", "1500", "--resend-ms", "300", "--lease-ms", "10000"]);
         args.extend(["--seal-limit-ms", "5000", "--switch-limit-ms", "5000", "--begin-limit-ms", "20000"]);
         args.extend(settings);

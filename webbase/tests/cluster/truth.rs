@@ -1,6 +1,6 @@
 //! What is in which generation: the pages that were acknowledged before its cycle began.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
@@ -36,6 +36,8 @@ pub(crate) struct Truth {
 #[derive(Default)]
 struct Inner {
     acknowledged: Content,
+    /// Pages that were refused: they may be there all the same.
+    refused: BTreeSet<usize>,
     generations: BTreeMap<u64, Content>,
 }
 
@@ -48,6 +50,17 @@ impl Truth {
     /// Adds pages of a round, all of which must be acknowledged.
     pub(crate) async fn add(&self, cluster: &Cluster, pages: Range<usize>, round: u32) {
         let numbers: Vec<usize> = pages.collect();
+        assert_eq!(self.add_some(cluster, &numbers, round).await, []);
+    }
+
+    /// Adds pages of a round; returns those that were refused, and why.
+    pub(crate) async fn add_some(
+        &self,
+        cluster: &Cluster,
+        numbers: &[usize],
+        round: u32,
+    ) -> Vec<(usize, String)> {
+        let mut all_refused = Vec::new();
         for some in numbers.chunks(1000) {
             let texts: Vec<_> = some.iter().map(|n| (url(*n), body(*n, round, self.bytes))).collect();
             let pages: Vec<Page<'_>> = texts
@@ -60,10 +73,16 @@ impl Truth {
                 })
                 .collect();
             let done = cluster.add(&pages).await.unwrap();
-            assert_eq!(done.all().unwrap(), pages.len() as u64);
+            assert_eq!(done.acknowledged as usize + done.refused.len(), pages.len());
+            let refused: BTreeMap<usize, String> =
+                done.refused.iter().map(|(at, e)| (some[*at], e.to_string())).collect();
             let mut inner = self.inner.lock().unwrap();
-            inner.acknowledged.extend(some.iter().map(|n| (*n, round)));
+            let taken = some.iter().filter(|n| !refused.contains_key(n));
+            inner.acknowledged.extend(taken.map(|n| (*n, round)));
+            inner.refused.extend(refused.keys());
+            all_refused.extend(refused);
         }
+        all_refused
     }
 
     /// A cycle that makes this generation would contain what is acknowledged now.
@@ -102,6 +121,7 @@ impl Truth {
 
     /// Looks every page up, and some that are not there.
     pub(crate) async fn check_all(&self, cluster: &Cluster) {
+        let refused = self.inner.lock().unwrap().refused.clone();
         let count = self.inner.lock().unwrap().acknowledged.keys().next_back().map_or(0, |n| n + 1);
         let numbers: Vec<usize> = (0..count + 10).collect();
         for some in numbers.chunks(500) {
@@ -112,6 +132,7 @@ impl Truth {
                 match (content.get(n), page.unwrap()) {
                     (Some(round), Some(record)) => self.check(cluster, *n, *round, &record),
                     (None, None) => {}
+                    (None, Some(_)) if refused.contains(n) => {}
                     (wanted, found) => {
                         panic!("page {n}: wanted {wanted:?}, found {:?}", found.map(|r| r.get().version()));
                     }

@@ -75,3 +75,59 @@ async fn a_lost_index_is_made_anew_and_status_says_so() {
     let missing = fleet.command(&["get", "http://nowhere.example/"]);
     assert_eq!((missing.status.code(), missing.stdout.len()), (Some(4), 0));
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cursors_of_many_ranges_go_on_over_http() {
+    const PAGES: usize = 4000;
+    let mut fleet = Fleet::new(1, &["--distribution", "uniform", "--range-bits", "10"]);
+    fleet.node("u0", &["--role", "update"]);
+    // Where the pages of all ranges come in one order, each range has a place of its own.
+    fleet.node("r0", &["--role", "read", "--organization", "hash"]);
+    let cluster = fleet.client().await;
+    fleet.settled(&cluster).await;
+    let truth = Truth::new(40);
+    truth.add(&cluster, 0..PAGES, 1).await;
+    truth.cycle(&cluster).await;
+    let place = tempfile::tempdir().unwrap();
+    for format in ["jsonl", "warc"] {
+        let file = place.path().join(format);
+        let cursor = file.to_str().unwrap();
+        let mut streamed = Vec::new();
+        for limit in ["1500", "1500", "1500"] {
+            let some = fleet.command(&["stream", "--format", format, "--limit", limit, "--cursor", cursor]);
+            assert!(some.status.success(), "{}", String::from_utf8_lossy(&some.stderr));
+            if streamed.is_empty() {
+                let len = std::fs::metadata(&file).unwrap().len();
+                assert!(len > 16 << 10, "a cursor of {len} bytes would fit into a query");
+            }
+            streamed.extend(some.stdout);
+        }
+        let urls: Vec<String> = match format {
+            "jsonl" => String::from_utf8(streamed)
+                .unwrap()
+                .lines()
+                .filter_map(|line| {
+                    Some(serde_json::from_str::<Value>(line).unwrap()["url"].as_str()?.to_owned())
+                })
+                .collect(),
+            _ => urls_of_warc(&streamed),
+        };
+        let different: std::collections::BTreeSet<&String> = urls.iter().collect();
+        assert_eq!((urls.len(), different.len()), (PAGES, PAGES), "{format}");
+    }
+}
+
+fn urls_of_warc(bytes: &[u8]) -> Vec<String> {
+    let mut reader = webbase_stream::warc::Reader::new(bytes).unwrap();
+    let mut urls = Vec::new();
+    while let Some(item) = reader.next().unwrap() {
+        let webbase_stream::warc::Item::Record(record) = item else { panic!("{item:?}") };
+        if matches!(
+            record.kind(),
+            webbase_stream::warc::Kind::Resource | webbase_stream::warc::Kind::Response
+        ) {
+            urls.push(record.head.uri().unwrap());
+        }
+    }
+    urls
+}

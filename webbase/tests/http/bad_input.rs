@@ -54,15 +54,15 @@ async fn nonsense_is_refused_by_name() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_no_http_is_no_trouble() {
     let rig = Rig::start().await;
-    let huge = format!("GET /healthz HTTP/1.1\r\nHost: h\r\nX: {}\r\n\r\n", "y".repeat(100_000));
-    let many = format!("GET /healthz HTTP/1.1\r\nHost: h\r\n{}\r\n", "A: b\r\n".repeat(5000));
+    let huge = format!("GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: {}\r\n\r\n", "y".repeat(100_000));
+    let many = format!("GET /healthz HTTP/1.1\r\nHost: localhost\r\n{}\r\n", "A: b\r\n".repeat(5000));
     for (bytes, statuses) in [
         (&b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"[..], &[400, 0][..]),
         (b"GET\r\n\r\n", &[400]),
         (b"GET / HTTP/9.9\r\n\r\n", &[400, 505]),
-        (b"GET /page?url=\xff\xfe HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n", &[400]),
-        (b"GET /healthz HTTP/1.1\r\nHost: h\r\nContent-Length: -5\r\n\r\n", &[400]),
-        (b"POST /cycle HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\nzzz\r\n", &[400, 0]),
+        (b"GET /page?url=\xff\xfe HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", &[400]),
+        (b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: -5\r\n\r\n", &[400]),
+        (b"POST /cycle HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\nzzz\r\n", &[400, 0]),
         (huge.as_bytes(), &[431]),
         (many.as_bytes(), &[431]),
     ] {
@@ -97,7 +97,7 @@ async fn who_is_slow_is_given_up_and_nobody_waits_for_them() {
     }
     // Who asks and does not take the answer: it is cut off.
     let mut socket = TcpStream::connect(rig.address()).await.unwrap();
-    let request = format!("GET {} HTTP/1.1\r\nHost: h\r\n\r\n", page_of("http://h/big"));
+    let request = format!("GET {} HTTP/1.1\r\nHost: localhost\r\n\r\n", page_of("http://h/big"));
     socket.write_all(request.as_bytes()).await.unwrap();
     let mut first = [0; 64];
     socket.read_exact(&mut first).await.unwrap();
@@ -125,9 +125,9 @@ async fn one_connection_has_many_requests() {
     // All at once, good and bad, and the answers come in order.
     let mut text = String::new();
     for target in ["/page?url=http://h/x", "/page?url=%zz", "/nowhere", "/page?url=http://h/x"] {
-        text.push_str(&format!("GET {target} HTTP/1.1\r\nHost: h\r\n\r\n"));
+        text.push_str(&format!("GET {target} HTTP/1.1\r\nHost: localhost\r\n\r\n"));
     }
-    text.push_str("GET /healthz HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
+    text.push_str("GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     let mut socket = TcpStream::connect(rig.address()).await.unwrap();
     socket.write_all(text.as_bytes()).await.unwrap();
     let mut bytes = Vec::new();

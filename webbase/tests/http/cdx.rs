@@ -140,7 +140,7 @@ async fn answers_go_on_where_they_ended() {
     let parts = rig.get("/cdx/search/cdx?url=example.org/docs/*&showRanges=4").await.json();
     let mut together = Vec::new();
     for part in parts.as_array().unwrap() {
-        let target = part.as_str().unwrap().strip_prefix("http://test").unwrap();
+        let target = part.as_str().unwrap().strip_prefix("http://localhost").unwrap();
         together.extend(lines(&rig.get(target).await));
     }
     assert!(parts.as_array().unwrap().len() > 2);
@@ -186,6 +186,12 @@ async fn a_line_names_a_file_of_just_that_length() {
             .ask("OPTIONS", &target, &[("Origin", "http://x"), ("Access-Control-Request-Method", "GET")])
             .await;
         assert_eq!((first.status, first.header("access-control-allow-methods")), (204, "GET, HEAD, OPTIONS"));
+        assert!(!first.headers.contains_key("access-control-allow-origin"), "a site elsewhere");
+        let near = rig.ask("GET", &target, &[("Origin", "http://localhost:9090")]).await;
+        assert_eq!(near.header("access-control-allow-origin"), "*");
+        let far = rig.ask("GET", &target, &[("Origin", "https://elsewhere.example")]).await;
+        assert!(far.status == 200 && !far.headers.contains_key("access-control-allow-origin"));
+        assert_eq!(far.header("cross-origin-resource-policy"), "same-origin");
     }
     rig.get("/warcs/nothing.warc.gz").await.is_problem(404, "no-file");
     // A newer version takes its place: its file is another one.
@@ -210,14 +216,14 @@ async fn mementos_are_found_by_their_time() {
     let gate = rig
         .ask("HEAD", "/web/http://example.org/a", &[("Accept-Datetime", "Tue, 14 Nov 2023 22:13:21 GMT")])
         .await;
-    assert_eq!((gate.status, gate.header("vary")), (302, "accept-datetime"));
-    assert_eq!(gate.header("location"), "http://test/web/20231114221321id_/http://example.org/a");
+    assert_eq!((gate.status, gate.header("vary")), (302, "accept-datetime, origin"));
+    assert_eq!(gate.header("location"), "http://localhost/web/20231114221321id_/http://example.org/a");
     let link = gate.header("link");
     assert!(link.contains("rel=\"original\"") && link.contains("rel=\"timemap\""), "{link}");
     assert!(link.contains("memento\"; datetime=\"Tue, 14 Nov 2023 22:13:21 GMT\""), "{link}");
     assert_eq!(
         rig.get("/web/http://example.org/a").await.header("location"),
-        "http://test/web/20231114221325id_/https://www.example.org/A"
+        "http://localhost/web/20231114221325id_/https://www.example.org/A"
     );
     for target in [
         "/web/20231114221321id_/http://example.org/a",
@@ -257,4 +263,56 @@ async fn mementos_are_found_by_their_time() {
     );
     assert!(record.body.starts_with(b"WARC/1.1\r\n") && record.body.ends_with(b"lower\r\n\r\n"));
     rig.is_well().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pages_that_came_without_a_digest_have_one() {
+    let rig = Rig::start().await;
+    let page = Page { url: "http://h.org/", head: HEAD, body: b"body", fetched_at_ms: AT, ..Page::default() };
+    let bare = Page { url: "http://h.org/bare", head: b"", body: b"body", status: 200, ..page };
+    rig.add(&[page, bare]).await;
+    // The SHA-1 of "body".
+    const DIGEST: &str = "AIED6RLZ4CFGCJBFYDA2C7XEPLOXQO4U";
+    assert_eq!(lines(&rig.get("/web?url=h.org/*&fl=digest").await), [DIGEST, DIGEST]);
+    // And so it is in the records that the lines name, which are as long as the lines say.
+    for line in lines(&rig.get("/web?url=h.org/*&fl=filename,length").await) {
+        let (file, length) = line.split_once(' ').unwrap();
+        let member = rig.get(&format!("/warcs/{file}")).await;
+        assert_eq!(member.body.len(), length.parse::<usize>().unwrap());
+        let mut record = String::new();
+        flate2::read::GzDecoder::new(&member.body[..]).read_to_string(&mut record).unwrap();
+        assert!(record.contains(&format!("WARC-Payload-Digest: sha1:{DIGEST}\r\n")), "{record}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn outbackcdx_has_ranges_and_xml() {
+    let rig = filled().await;
+    let onwards =
+        lines(&rig.get("/web?url=http://example.org/docs/58&matchType=range&fl=urlkey&limit=3").await);
+    assert_eq!(onwards, ["org,example)/docs/58", "org,example)/docs/59", "org,example,sub)/x?a=2&b=1"]);
+    assert_eq!(lines(&rig.get("/web?url=&matchType=range").await).len(), 66);
+    rig.get("/cdx?url=h.org&matchType=range").await.is_problem(400, "bad-parameter");
+
+    let one = rig.get("/web?q=type%3Aurlquery%20url%3Ahttp%253A%252F%252Fexample.org%252Fa").await;
+    assert_eq!((one.status, one.header("content-type")), (200, "application/xml; charset=utf-8"));
+    let text = one.text();
+    assert_eq!(text.matches("<result>").count(), 2, "{text}");
+    assert!(text.contains("<capturedate>20231114221321</capturedate>"), "{text}");
+    assert!(text.contains("<url>http://example.org/a</url>") && text.contains("<numresults>2</numresults>"));
+    let file = text.split_once("<file>").unwrap().1.split_once("</file>").unwrap().0;
+    assert_eq!(rig.get(&format!("/warcs/{file}")).await.status, 200);
+
+    let part = rig.get("/web?q=type:prefixquery+url:http%253A//example.org/&count=10&start_page=7").await;
+    let text = part.text();
+    // 62 URLs: the home page, two spellings of one, 60 documents.
+    assert_eq!(text.matches("<result>").count(), 2, "{text}");
+    assert!(
+        text.contains("<numresults>62</numresults>") && text.contains("<firstreturned>60</firstreturned>")
+    );
+    let both = rig.get("/web?q=type:prefixquery+url:http%253A//example.org/a").await.text().to_string();
+    assert!(both.contains("<numcaptures>2</numcaptures>"), "{both}");
+    let none = rig.get("/web?q=type:urlquery+url:http%253A//nowhere.example/").await;
+    assert!(none.status == 200 && none.text().contains("<error><title>Resource Not In Archive</title>"));
+    rig.get("/web?q=type:urlquery").await.is_problem(400, "no-url");
 }

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use reqwest::Url;
 use webbase_crawler::frontier::{Frontier, State};
 use webbase_web_in_a_box::{Clock, DAY_MS, Serving, WebBox, World};
 
@@ -76,10 +75,8 @@ async fn a_crawl_is_killed_and_goes_on() {
     // What the crawl knows to have read, on disk, at the moment of the kill.
     let had: BTreeSet<String> = {
         let frontier = Frontier::open(crawl.dir.path()).unwrap();
-        let read = |url: &String| {
-            let name = Frontier::name(&Url::parse(url).unwrap()).unwrap();
-            frontier.row(name).unwrap().is_some_and(|row| row.state == State::Read)
-        };
+        let read =
+            |url: &String| frontier.find(url).unwrap().is_some_and(|(_, row)| row.state == State::Read);
         (0..world.pages()).map(|page| world.url(page)).filter(read).collect()
     };
     assert!(!had.is_empty());

@@ -7,6 +7,7 @@ mod bad_input;
 mod cdx;
 mod conditional;
 mod crawl;
+mod links;
 mod pages;
 mod protected;
 mod rig;

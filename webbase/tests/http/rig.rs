@@ -44,7 +44,7 @@ impl Rig {
 
     /// One request on a connection of its own.
     pub(crate) async fn ask(&self, method: &str, target: &str, headers: &[(&str, &str)]) -> Answer {
-        let mut text = format!("{method} {target} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n");
+        let mut text = format!("{method} {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n");
         for (name, value) in headers {
             text.push_str(&format!("{name}: {value}\r\n"));
         }

@@ -173,3 +173,83 @@ async fn a_stream_sends_what_is_asked_for_in_the_order_asked_for() {
     let unknown = rig.get("/stream?order=importance").await;
     assert_eq!(unknown.status, 400, "{}", unknown.text());
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_of_few_hosts_reads_little_else() {
+    let rig = Rig::with(|options| options.compression = webbase_storage::Compression::None).await;
+    let body = "x".repeat(4000).into_bytes();
+    let urls: Vec<String> = (0..400).map(|n| format!("http://www.h{}.example/{n}", n % 40)).collect();
+    let pages: Vec<Page<'_>> =
+        urls.iter().map(|url| Page { url, body: &body, fetched_at_ms: 5, ..Page::default() }).collect();
+    rig.add(&pages).await;
+    let mut sent = 0;
+    for (query, expected) in [
+        ("order=url", 400),
+        ("host=www.h7.example&order=url", 10),
+        ("domain=h7.example&domain=h8.example&order=fetched", 20),
+        ("prefix=http://www.h7.example/7&order=id", 1),
+        // No host is named so: keys of the index do not tell.
+        ("host=h7.example&order=url", 0),
+    ] {
+        let streamed = async || {
+            let status = rig.get("/status").await.json();
+            let figure = |name: &str| -> u64 {
+                let nodes = status["nodes"].as_array().unwrap();
+                nodes.iter().filter_map(|node| node["figures"][name].as_u64()).sum()
+            };
+            (figure("streamed_pages"), figure("scanned_bytes"))
+        };
+        let (_, before) = streamed().await;
+        let answer = rig.get(&format!("/stream?format=jsonl&{query}")).await;
+        let text = answer.text();
+        let found: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(found.len(), expected + 1, "{query}: {text}");
+        // Cursors go on wherever the pages were found.
+        if expected == 20 {
+            let some = rig.get(&format!("/stream?format=jsonl&{query}&limit=7")).await.text();
+            let last: Value = serde_json::from_str(some.lines().last().unwrap()).unwrap();
+            let rest =
+                rig.get(&format!("/stream?format=jsonl&cursor={}", last["cursor"].as_str().unwrap())).await;
+            assert_eq!(rest.text().lines().count(), 13 + 1);
+            sent += 20;
+        }
+        // A node tells its figures a moment later.
+        sent += expected as u64;
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(30);
+        let read = loop {
+            let (pages, bytes) = streamed().await;
+            if pages >= sent {
+                break bytes - before;
+            }
+            assert!(std::time::Instant::now() < until, "{query}: {pages} of {sent} pages are told");
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        };
+        if (1..400).contains(&expected) {
+            assert!(read < 400 * 4000 / 2, "{query} read {read} bytes");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pages_on_several_nodes_are_counted_once() {
+    let rig = Rig::with(|options| {
+        (options.read_nodes, options.update_nodes, options.replicas) = (2, 2, 2);
+    })
+    .await;
+    rig.add(&as_pages(&numbered(30))).await;
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    // Nodes tell their figures a moment later, and a cycle is listed when they have.
+    let status = loop {
+        let status = rig.get("/status").await.json();
+        if status["pages"] == 30 && !status["cycles"][0]["classes"].is_null() {
+            break status;
+        }
+        assert!(std::time::Instant::now() < until, "{status:#}");
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    };
+    let nodes = status["nodes"].as_array().unwrap().iter().filter(|node| node["role"] == "read");
+    assert_eq!(nodes.filter_map(|node| node["figures"]["pages"].as_u64()).sum::<u64>(), 60);
+    assert_eq!(status["replicas"], 2.0);
+    assert_eq!(status["ranges"], serde_json::json!({"all": 8, "unread": 0, "unwritten": 0}));
+    assert_eq!(status["cycles"][0]["classes"], serde_json::json!({"a": 0, "b": 0, "c": 30}));
+}

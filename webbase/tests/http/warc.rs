@@ -18,7 +18,7 @@ fn response(url: &str, date: &str, body: &str) -> Vec<u8> {
 }
 
 async fn post(rig: &Rig, headers: &[(&str, &str)], body: &[u8]) -> Answer {
-    let mut text = String::from("POST /pages HTTP/1.1\r\nHost: test\r\nConnection: close\r\n");
+    let mut text = String::from("POST /pages HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n");
     for (name, value) in headers {
         text.push_str(&format!("{name}: {value}\r\n"));
     }
@@ -132,7 +132,7 @@ async fn what_is_damaged_is_reported_and_the_rest_is_kept() {
     }
     // A body that ends before its length is an import that broke off.
     let cut = [
-        b"POST /pages HTTP/1.1\r\nHost: t\r\nConnection: close\r\nContent-Length: 100000\r\n\r\n",
+        b"POST /pages HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 100000\r\n\r\n",
         &good[..],
     ]
     .concat();
@@ -148,4 +148,53 @@ async fn more_than_a_request_may_have_is_refused() {
     let file = response("http://h/a", "2026-01-01T00:00:00Z", &"a".repeat(2000));
     post(&rig, &[], &file).await.is_problem(413, "too-large");
     rig.is_well().await;
+}
+
+/// A revisit: a head and a digest, and where the body is.
+fn revisit(url: &str, date: &str, digest: &str, original: &str) -> Vec<u8> {
+    let head = "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nX-New: yes\r\n\r\n";
+    format!(
+        "WARC/1.1\r\nWARC-Type: revisit\r\nWARC-Record-ID: <urn:uuid:0>\r\nWARC-Date: {date}\r\n\
+         WARC-Target-URI: {url}\r\nWARC-Payload-Digest: sha1:{digest}\r\n\
+         WARC-Profile: http://netpreserve.org/warc/1.1/revisit/identical-payload-digest\r\n\
+         WARC-Refers-To-Target-URI: <{original}>\r\nWARC-Refers-To-Date: 2026-01-01T00:00:00Z\r\n\
+         Content-Type: application/http; msgtype=response\r\nContent-Length: {}\r\n\r\n{head}\r\n\r\n",
+        head.len()
+    )
+    .into_bytes()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn revisits_refer_to_what_the_repository_has() {
+    let rig = Rig::start().await;
+    // Added without an import, so that no import remembers it. The digest is the SHA-1 of "body".
+    let head = b"HTTP/1.1 200 OK\r\n\r\n";
+    let page = |url| webbase_storage::Page { url, head, body: b"body", ..webbase_storage::Page::default() };
+    rig.add(&[page("http://h/original"), page("http://h/again")]).await;
+    const DIGEST: &str = "AIED6RLZ4CFGCJBFYDA2C7XEPLOXQO4U";
+    const OTHER: &str = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
+    let file = [
+        revisit("http://h/elsewhere", "2026-01-02T00:00:00Z", DIGEST, "http://h/original"),
+        revisit("http://h/again", "2026-01-02T00:00:00Z", DIGEST, "http://h/unknown"),
+        revisit("http://h/changed", "2026-01-02T00:00:00Z", OTHER, "http://h/original"),
+        revisit("http://h/lost", "2026-01-02T00:00:00Z", OTHER, "no URL at all"),
+    ]
+    .concat();
+    let report = post(&rig, &[], &file).await.json();
+    assert_eq!(
+        (&report["revisits_resolved"], &report["revisits_unresolved"]),
+        (&2.into(), &2.into()),
+        "{report}"
+    );
+    assert_eq!(report["acknowledged"], 2);
+    rig.embedded.cluster().cycle(|_| {}).await.unwrap();
+    for url in ["http://h/elsewhere", "http://h/again"] {
+        let page = rig.get(&format!("{}&raw=1", page_of(url))).await;
+        assert!(
+            page.text().contains("X-New: yes") && page.text().ends_with("\r\n\r\nbody"),
+            "{}",
+            page.text()
+        );
+    }
+    assert_eq!(rig.get(&page_of("http://h/changed")).await.status, 404);
 }

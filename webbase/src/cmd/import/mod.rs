@@ -1,7 +1,6 @@
 //! `webbase import`: WARC files, or folders of pages, into a repository.
 
 mod files;
-mod progress;
 mod send;
 mod summary;
 
@@ -12,8 +11,8 @@ use reqwest::Url;
 use serde_json::{Value, json};
 
 use self::files::Input;
-use self::progress::Progress;
 use self::summary::Summary;
+use super::bytes_progress::Progress;
 use super::cycle;
 use crate::client::Server;
 use crate::exit::Failure;

@@ -13,8 +13,8 @@ use tokio::sync::mpsc;
 use webbase_stream::warc::{Form, Writer};
 
 use super::files::{Input, PageFile};
-use super::progress::Progress;
 use crate::client::Repository;
+use crate::cmd::bytes_progress::Progress;
 
 const PIECE_BYTES: usize = 256 << 10;
 /// Pieces that were read and are not sent.
@@ -41,7 +41,7 @@ pub(super) async fn send(repository: &Repository, input: &Input, progress: &Prog
         .body(reqwest::Body::wrap(Pieces { pieces, taken }));
     let counting = async {
         while let Some(bytes) = counted.recv().await {
-            progress.sent(bytes);
+            progress.done(bytes);
         }
     };
     let (answer, ()) = tokio::join!(repository.json(request), counting);

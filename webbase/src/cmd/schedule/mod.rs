@@ -1,22 +1,53 @@
 //! `webbase schedule`: what the page scheduler says, and its calculators for anybody's data.
 
 mod allocate;
+mod crawl;
 mod estimate;
+pub(crate) mod settings;
 mod table;
 
 use std::path::PathBuf;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use webbase_crawler::change_rate::Estimator;
-use webbase_crawler::scheduler::BuiltIn;
+use webbase_crawler::scheduler::{BuiltIn, Publication};
 
-/// How often to read which page, and how often pages change: the scheduler as a calculator.
+/// What a crawl reads next and why; and the scheduler as a calculator.
 ///
-/// Both calculators read CSV with a header ("-" is stdin) and write CSV to stdout. Their columns may stand in any order and
+/// Without a table it is about a crawl: what is due in its folder, why one page is due when, and, while it runs, other settings
+/// and wishes for pages. Both calculators read CSV with a header ("-" is stdin) and write CSV to stdout. Their columns may stand in any order and
 /// beside others.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Schedule {
+    /// The crawl's folder.
+    #[arg(long, value_name = "DIR", default_value = "webbase-crawl", conflicts_with_all = ["allocate", "estimate"])]
+    crawl: PathBuf,
+    /// Say when this page is due, and why then, rather than what is due soonest.
+    #[arg(value_name = "URL", conflicts_with_all = ["allocate", "estimate"])]
+    url: Option<String>,
+    /// How many pages to list.
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    due: usize,
+    /// Change a setting of the crawl that runs, or look at one that does not as if it had it; may be given several times.
+    #[arg(long, value_name = "NAME=VALUE", long_help = SET_HELP)]
+    set: Vec<String>,
+    /// Read the page now.
+    #[arg(long, requires = "url")]
+    now: bool,
+    /// Say of the page that it changes so often a day, is to be read so often a day, or never: `changes=2`, `refresh=0.5`,
+    /// `never`; `none` takes it back.
+    #[arg(long, value_name = "WHAT", requires = "url", value_parser = publication)]
+    publish: Option<Publication>,
+    /// Pause the crawl.
+    #[arg(long, conflicts_with = "resume")]
+    pause: bool,
+    /// Let it go on.
+    #[arg(long)]
+    resume: bool,
+    /// As JSON.
+    #[arg(long)]
+    json: bool,
     /// Share a bandwidth out: a table with the columns page, importance, change_rate and, if you like, host. Writes
     /// page,frequency.
     #[arg(long, value_name = "PAGES.csv", requires = "bandwidth", conflicts_with = "estimate")]
@@ -46,7 +77,15 @@ pub(crate) struct Schedule {
     estimator: Estimator,
 }
 
+const SET_HELP: &str = "Change a setting of the crawl that runs, or look at one that does not as if it had it; may be given several \
+times: bandwidth=100/s, cycle=6h, policy=crawl-value, chi=1, chi-share=0.5, discovery-xml=0.2, discovery-html=0.2, longest-wait=90d, \
+gone=3, factor.xml=1";
+
 const EXAMPLES: &str = "Examples:
+  webbase schedule --crawl webbase-crawl                      what is due soonest
+  webbase schedule http://example.org/ --json                 why this page is due when
+  webbase schedule --set chi=4 --set factor.html=0.5          while the crawl runs
+  webbase schedule http://example.org/ --publish refresh=24
   webbase schedule --allocate pages.csv --bandwidth 1000
   webbase schedule --allocate pages.csv --bandwidth 1000 --policy crawl-value --cycle 0.25
   webbase schedule --estimate visits.csv > rates.csv
@@ -55,6 +94,18 @@ pages.csv:                              visits.csv:
   page,importance,change_rate             page,time,changed,last_modified
   http://example.org/,0.7,2.5             http://example.org/,0,1,-3.5
   http://example.org/old,0.1,0.01         http://example.org/,1.5,0,-3.5";
+
+fn publication(text: &str) -> Result<Publication, String> {
+    let rate = |text: &str| text.parse::<f64>().ok().filter(|rate| *rate > 0.0 && rate.is_finite());
+    let published = match text.split_once('=') {
+        None if text == "never" => Some(Publication::Never),
+        None if text == "none" => Some(Publication::None),
+        Some(("changes", a_day)) => rate(a_day).map(Publication::ChangeRate),
+        Some(("refresh", a_day)) => rate(a_day).map(Publication::FixedRefresh),
+        _ => None,
+    };
+    published.ok_or_else(|| "one of changes=N, refresh=N (both a day), never, none".to_owned())
+}
 
 fn estimator(name: &str) -> Result<Estimator, String> {
     match name {
@@ -67,15 +118,28 @@ fn estimator(name: &str) -> Result<Estimator, String> {
 }
 
 impl Schedule {
-    pub(crate) fn run(self) -> Result<()> {
-        let out = std::io::stdout().lock();
+    pub(crate) async fn run(self) -> Result<()> {
+        let out = std::io::stdout();
         match (&self.allocate, &self.estimate, self.bandwidth) {
             (Some(pages), None, Some(bandwidth)) => {
                 let limits = allocate::limits(self.cycle, self.longest_wait, self.host_limit)?;
                 allocate::run(pages, bandwidth, self.policy, &limits, out)
             }
             (None, Some(visits), _) => estimate::run(visits, self.estimator, out),
-            _ => bail!("say what to calculate: --allocate PAGES.csv --bandwidth G, or --estimate VISITS.csv"),
+            _ => {
+                let url = self.url.as_deref();
+                let asked = crawl::Asked {
+                    dir: &self.crawl,
+                    why: url,
+                    due: self.due,
+                    set: &self.set,
+                    now: url.filter(|_| self.now),
+                    publish: url.zip(self.publish),
+                    pause: (self.pause || self.resume).then_some(self.pause),
+                    json: self.json,
+                };
+                crawl::run(asked, out).await
+            }
         }
     }
 }

@@ -5,6 +5,7 @@
 use data_encoding::BASE64URL_NOPAD;
 use webbase_storage::PageKey;
 use webbase_storage::surt::{KeyRange, Match, Profile};
+use webbase_storage::url::UrlError;
 
 use super::capture::{Field, seconds};
 use super::filter::Filter;
@@ -132,6 +133,8 @@ pub(super) struct Ask {
     pub(super) ranges: Option<u32>,
 }
 
+/// Behind all SURT keys.
+pub(in super::super) const BEHIND_ALL: &str = "\u{7f}";
 /// Lines that an answer has when nothing is said.
 pub(super) const LIMIT: usize = 100_000;
 /// Lines that an answer of the Internet Archive's dialect has at most.
@@ -147,11 +150,22 @@ impl Ask {
     /// # Errors
     /// When one makes no sense.
     pub(super) fn parse(mut params: Params, dialect: Dialect) -> Result<Ask, Problem> {
-        let Some(url) = params.take("url")?.filter(|url| !url.is_empty()) else {
+        let (url, match_type) = (params.take("url")?, params.take("matchType")?);
+        let is_onwards = dialect == Dialect::Outback && match_type.as_deref() == Some("range");
+        let Some(url) = url.filter(|url| is_onwards || !url.is_empty()) else {
             return Err(Problem::bad("no-url", "which URL? ?url=http%3A%2F%2Fexample.org%2F*"));
         };
-        let (url, by) = what(url, params.take("matchType")?)?;
-        let mut range = Profile::Ia1.range(&url, by).map_err(|e| Problem::bad("bad-url", e.to_string()))?;
+        let bad_url = |e: UrlError| Problem::bad("bad-url", e.to_string());
+        let (url, by, mut range) = if is_onwards {
+            // From this URL on, or from the first one, to the last.
+            let start =
+                if url.is_empty() { String::new() } else { Profile::Ia1.key(&url).map_err(bad_url)? };
+            (url, Match::Prefix, KeyRange { start, end: BEHIND_ALL.into() })
+        } else {
+            let (url, by) = what(url, match_type)?;
+            let range = Profile::Ia1.range(&url, by).map_err(bad_url)?;
+            (url, by, range)
+        };
         // One of the parts that `showRanges` told.
         for (name, end) in [("keyFrom", false), ("keyTo", true)] {
             let Some(key) = params.take(name)? else { continue };
@@ -362,6 +376,15 @@ mod tests {
             let ask = ask(query, Dialect::Pywb).unwrap();
             assert_eq!((ask.by, ask.range.start.as_str()), (by, start), "{query}");
         }
+    }
+
+    #[test]
+    fn outbackcdx_lists_from_a_url_on() {
+        let onwards = ask("url=http://h.com/b&matchType=range&limit=10", Dialect::Outback).unwrap();
+        assert_eq!((onwards.range.start.as_str(), onwards.range.end.as_str()), ("com,h)/b", BEHIND_ALL));
+        assert_eq!(ask("url=&matchType=range", Dialect::Outback).unwrap().range.start, "");
+        assert!(ask("url=h.com&matchType=range", Dialect::Pywb).is_err());
+        assert!(ask("url=&matchType=prefix", Dialect::Outback).is_err());
     }
 
     #[test]

@@ -140,7 +140,7 @@ impl Capture {
             mime: Some(row.mime.as_str()).filter(|mime| !mime.is_empty()).map(one_word),
             status: Some(row.status).filter(|status| *status != 0).map(|status| status.to_string()),
             digest: row.payload_digest.map(|digest| BASE32.encode(&digest)),
-            length: Some(warcs::length(row).to_string()),
+            length: Some(webbase_stream::warc::stored::member_len(row).to_string()),
             offset: Some("0".into()),
             filename: Some(warcs::name(key, row.fetched_at_ms, row.epoch)),
             key: Some(key),

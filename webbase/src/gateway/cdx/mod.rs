@@ -3,7 +3,7 @@
 //! ```text
 //!   /cdx, /web/cdx, /web-index            pywb and Common Crawl: CDXJ lines; 404 when there is nothing
 //!   /cdx/search/cdx, /web/timemap/cdx     Internet Archive: seven fields; resume keys; limit=-N
-//!   /web                                  OutbackCDX: CDX lines of 11 fields
+//!   /web                                  OutbackCDX: CDX lines of 11 fields; XML with q=
 //! ```
 //!
 //! 1. A repository is one collection, and its name is `web`.
@@ -22,6 +22,7 @@ mod lines;
 mod oracle;
 mod rows;
 mod select;
+mod xml;
 
 use std::sync::Arc;
 
@@ -37,6 +38,7 @@ use serde_json::json;
 use tokio::sync::mpsc;
 use webbase_storage::surt::{KeyRange, Match, Profile};
 
+pub(super) use self::ask::BEHIND_ALL;
 pub(super) use self::capture::{seconds, timestamp};
 pub(super) use self::rows::Rows;
 
@@ -62,7 +64,11 @@ const SCANNED_MAX: u64 = 1_000_000;
 fn parameters() -> Vec<Parameter> {
     vec![
         query("url", "string", "a URL, a prefix ending in *, or *.domain").required(),
-        query("matchType", "string", "exact, prefix, host or domain"),
+        query(
+            "matchType",
+            "string",
+            "exact, prefix, host or domain; range, from the URL on, in OutbackCDX's dialect",
+        ),
         query("from", "string", "captures from this time on, 1 to 14 digits"),
         query("to", "string", "captures up to this time, 1 to 14 digits"),
         query("limit", "string", "at most so many lines; -N the last N, in the Internet Archive's dialect"),
@@ -144,7 +150,13 @@ fn route(dialect: Dialect) -> MethodRouter<Arc<Gateway>> {
 }
 
 async fn serve(gateway: Arc<Gateway>, dialect: Dialect, request: &Parts) -> Result<Response, Problem> {
-    let ask = Ask::parse(Params::parse(request.uri.query())?, dialect)?;
+    let mut params = Params::parse(request.uri.query())?;
+    if dialect == Dialect::Outback
+        && let Some(query) = params.take("q")?
+    {
+        return xml::serve(&gateway, &query, params).await;
+    }
+    let ask = Ask::parse(params, dialect)?;
     let base = super::memento::base(&gateway, &request.headers);
     if let Some(parts) = ask.ranges {
         return ranges(&gateway, &ask, parts, &base, &request.uri).await;

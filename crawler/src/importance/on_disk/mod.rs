@@ -1,0 +1,300 @@
+//! Importance and usefulness over a link matrix on disk, in a given memory.
+//!
+//! Vectors are files of blocks; of each only two pieces are in memory at a time. What a scan adds up stays (the *resident* group of
+//! tile columns for importance, of tile rows for usefulness) while everything else is read past it, ahead, by a thread,
+//! and decoded by another; two add up (`halves.rs`):
+//!
+//! ```text
+//!   importance:  for each group of columns: for each row of tiles: its pages' values, the row's tiles in the group
+//!   usefulness:  for each group of rows: for each column of tiles: its pages' values, the column's tiles in the group
+//!   both:        for each group of rows: for each column of tiles: its pages' values and sums so far, the column's tiles
+//! ```
+//!
+//! With a group of g tiles of T, the first two read a vector T/g times and the links once; the last keeps two vectors a group and
+//! reads two and writes one as often, for one scan of the links instead of two: it pays where memory is large, as the papers
+//! say. Nothing goes through the page cache where the disk has direct reading.
+
+mod both;
+mod direct;
+mod halves;
+mod inverse;
+mod lift;
+mod vector;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use webbase_storage::disk::Disk;
+
+use self::lift::Lift;
+pub use self::lift::Lifting;
+use self::vector::Vector;
+use super::kernel::BLOCK;
+use super::power::Sums;
+use super::{Interest, Settings};
+use crate::link_matrix::{BLOCK_BYTES, Buffer, Matrix, MatrixError};
+
+type Result<T> = std::result::Result<T, MatrixError>;
+
+/// Blocks on the side of a tile.
+const TILE: usize = 8;
+/// What a scan takes beside its resident group: two pieces of a vector (8 MiB), chunks of frames (2), batches of links (2), a frame that is
+/// not whole, and what two threads need to take a block each.
+const BESIDE_BYTES: usize = 14 << 20;
+
+/// How a scan of the links is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scan {
+    /// All values from the round before.
+    Power,
+    /// Each group from the newest values of the others.
+    GaussSeidel,
+}
+
+/// What rounds on disk came to.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Rounds {
+    /// How many.
+    pub rounds: u32,
+    /// What the last one changed, in the measure that stops.
+    pub change: f64,
+    /// Whether that was little enough.
+    pub converged: bool,
+    /// Bytes read and written by all of them.
+    pub bytes: u64,
+}
+
+/// Importance and usefulness of the pages of a matrix, E uniform but for pages that are lifted. Vectors lie in files of a folder, and stay there from round to round.
+pub struct OnDisk {
+    disk: Arc<dyn Disk>,
+    dir: PathBuf,
+    matrix: Matrix,
+    settings: Settings,
+    budget_bytes: usize,
+    /// What each link of a page passes on; of a page without links what it has.
+    passing: Vector,
+    next_passing: Vector,
+    sums: Sums,
+    useful: Vector,
+    next_useful: Vector,
+    interest: Interest,
+    lift: Lift,
+    bytes: u64,
+}
+
+/// One page's numbers in a vector of what is passed on.
+fn value_of(passing: f64, degree: u16) -> f64 {
+    if linked(degree) { passing * f64::from(degree) } else { passing }
+}
+
+fn linked(degree: u16) -> bool {
+    degree != 0 && degree != u16::MAX
+}
+
+impl OnDisk {
+    /// Begins with the same importance for every page, and usefulness for those of interest, in memory of about so many bytes.
+    ///
+    /// # Errors
+    /// When the disk refuses, the matrix is damaged, or there is too little memory for a tile of each vector.
+    pub fn start(
+        disk: Arc<dyn Disk>,
+        dir: &Path,
+        matrix: Matrix,
+        interest: Interest,
+        settings: Settings,
+        budget_bytes: usize,
+    ) -> Result<Self> {
+        Self::start_from(disk, dir, matrix, interest, settings, budget_bytes, |_| Ok(None))
+    }
+
+    /// Begins with the importance and the usefulness that `last` gives of each page, in order, as far as it knows them; importance
+    /// need not add up to 1.
+    ///
+    /// # Errors
+    /// As [`OnDisk::start`], or as `last` says.
+    pub fn start_from(
+        disk: Arc<dyn Disk>,
+        dir: &Path,
+        matrix: Matrix,
+        interest: Interest,
+        settings: Settings,
+        budget_bytes: usize,
+        mut last: impl FnMut(u32) -> Result<Option<(f64, f64)>>,
+    ) -> Result<Self> {
+        let vector = |name: &str| Vector::create(&*disk, &dir.join(name));
+        let mut this = Self {
+            passing: vector("importance-a")?,
+            next_passing: vector("importance-b")?,
+            useful: vector("usefulness-a")?,
+            next_useful: vector("usefulness-b")?,
+            disk: disk.clone(),
+            dir: dir.to_path_buf(),
+            matrix,
+            settings,
+            budget_bytes,
+            sums: Sums::default(),
+            interest,
+            lift: Lift::default(),
+            bytes: 0,
+        };
+        let share = 1.0 / f64::from(this.matrix.pages().max(1));
+        let (mut values, mut useful) = (Buffer::for_blocks(1), Buffer::for_blocks(1));
+        for block in 0..this.blocks_padded() {
+            let degrees = this.degrees(block)?;
+            let places = this.places(block);
+            values.bytes_mut().fill(0);
+            useful.bytes_mut().fill(0);
+            let mut sums = Sums::default();
+            if let ([values], [useful]) = (values.blocks_mut(), useful.blocks_mut()) {
+                for ((page, (value, degree)), useful) in
+                    (block * BLOCK..).zip(values.iter_mut().zip(&degrees)).zip(useful).take(places)
+                {
+                    let of_interest = if this.interest.has(page) { share } else { 0.0 };
+                    let (known, known_useful) = last(page as u32)?.unwrap_or((share, of_interest));
+                    sums.add(known, if linked(*degree) { 1.0 } else { 0.0 });
+                    *value = if linked(*degree) { known / f64::from(*degree) } else { known };
+                    *useful = known_useful;
+                }
+            }
+            this.sums.merge(&sums);
+            this.passing.write(block, &values)?;
+            this.next_passing.write(block, &values)?;
+            this.useful.write(block, &useful)?;
+            this.next_useful.write(block, &useful)?;
+        }
+        let norm = this.sums.linked + this.sums.dangling;
+        if norm > 0.0 && (norm - 1.0).abs() > 1e-9 {
+            this.rescale(1.0 / norm)?;
+        }
+        this.bytes = 0;
+        Ok(this)
+    }
+
+    /// Blocks of whole tiles: what vectors are filled up to.
+    fn blocks_padded(&self) -> usize {
+        self.matrix.tiles() * TILE
+    }
+
+    /// Pages of a block that there are.
+    fn places(&self, block: usize) -> usize {
+        (self.matrix.pages() as usize).saturating_sub(block * BLOCK).min(BLOCK)
+    }
+
+    fn degrees(&self, block: usize) -> Result<Vec<u16>> {
+        if block < self.matrix.blocks() { self.matrix.degrees(block) } else { Ok(vec![u16::MAX; BLOCK]) }
+    }
+
+    /// Tiles of a resident group with so many vectors.
+    fn group(&self, vectors: usize, beside: usize) -> usize {
+        let tile_bytes = TILE * BLOCK_BYTES as usize * vectors;
+        let beside = BESIDE_BYTES + self.interest.bytes() + beside;
+        (self.budget_bytes.saturating_sub(beside) / tile_bytes).max(1)
+    }
+
+    /// How many groups importance and usefulness alone take, and both at once.
+    #[must_use]
+    pub fn groups(&self) -> (usize, usize) {
+        let tiles = self.matrix.tiles();
+        (tiles.div_ceil(self.group(1, 0)), tiles.div_ceil(self.group(2, 2 * TILE * BLOCK_BYTES as usize)))
+    }
+
+    /// Rounds of importance until it is settled, or `rounds_max` of them.
+    ///
+    /// # Errors
+    /// When the disk refuses, or the matrix is damaged.
+    pub fn importance(&mut self, scan: Scan, rounds_max: u32) -> Result<Rounds> {
+        // Where Gauss–Seidel has not settled in twice the rounds that power iteration needs, that goes on from there.
+        let patience = 2.0 * self.settings.change_max().ln() / self.settings.damping.ln();
+        let first = self.rounds(rounds_max.min(patience as u32), |this| this.importance_round(scan))?;
+        if first.converged || first.rounds >= rounds_max {
+            return Ok(first);
+        }
+        let norm = self.sums.linked + self.sums.dangling;
+        self.rescale(1.0 / norm)?;
+        let rest = self.rounds(rounds_max - first.rounds, |this| this.importance_round(Scan::Power))?;
+        Ok(Rounds { rounds: first.rounds + rest.rounds, bytes: first.bytes + rest.bytes, ..rest })
+    }
+
+    /// Rounds of usefulness, over the importance there is, until it is settled, or `rounds_max` of them.
+    ///
+    /// # Errors
+    /// As [`OnDisk::importance`].
+    pub fn usefulness(&mut self, scan: Scan, rounds_max: u32) -> Result<Rounds> {
+        self.rounds(rounds_max, |this| this.usefulness_round(scan))
+    }
+
+    /// Rounds of both at once until both are settled, or `rounds_max` of them.
+    ///
+    /// # Errors
+    /// As [`OnDisk::importance`].
+    pub fn both(&mut self, rounds_max: u32) -> Result<Rounds> {
+        self.rounds(rounds_max, Self::both_round)
+    }
+
+    fn rounds(&mut self, rounds_max: u32, mut round: impl FnMut(&mut Self) -> Result<f64>) -> Result<Rounds> {
+        let before = self.bytes;
+        let mut done = Rounds { rounds: 0, change: f64::INFINITY, converged: false, bytes: 0 };
+        while done.rounds < rounds_max.min(self.settings.rounds_max) && !done.converged {
+            done.change = round(self)?;
+            done.rounds += 1;
+            done.converged = done.change < self.settings.change_max();
+        }
+        done.bytes = self.bytes - before;
+        Ok(done)
+    }
+
+    /// The importance of every page, in order, block by block.
+    ///
+    /// # Errors
+    /// As [`OnDisk::importance`].
+    pub fn for_importance(&self, mut each: impl FnMut(usize, f64)) -> Result<()> {
+        let norm = self.sums.linked + self.sums.dangling;
+        let mut buffer = Buffer::for_blocks(1);
+        for block in 0..self.matrix.blocks() {
+            self.passing.read(block, &mut buffer)?;
+            let degrees = self.degrees(block)?;
+            let values = buffer.blocks().iter().flatten().zip(&degrees).take(self.places(block));
+            for (page, (passing, degree)) in (block * BLOCK..).zip(values) {
+                each(page, value_of(*passing, *degree) / norm);
+            }
+        }
+        Ok(())
+    }
+
+    /// The importance and the usefulness of every page, in order, block by block.
+    ///
+    /// # Errors
+    /// As [`OnDisk::importance`].
+    pub fn for_both(&self, mut each: impl FnMut(f64, f64)) -> Result<()> {
+        let norm = self.sums.linked + self.sums.dangling;
+        let (mut passing, mut useful) = (Buffer::for_blocks(1), Buffer::for_blocks(1));
+        for block in 0..self.matrix.blocks() {
+            self.passing.read(block, &mut passing)?;
+            self.useful.read(block, &mut useful)?;
+            let degrees = self.degrees(block)?;
+            let values = passing.blocks().iter().flatten().zip(&degrees).take(self.places(block));
+            for ((passing, degree), useful) in values.zip(useful.blocks().iter().flatten()) {
+                each(value_of(*passing, *degree) / norm, *useful);
+            }
+        }
+        Ok(())
+    }
+
+    /// The usefulness of every page, in order, block by block.
+    ///
+    /// # Errors
+    /// As [`OnDisk::importance`].
+    pub fn for_usefulness(&self, mut each: impl FnMut(usize, f64)) -> Result<()> {
+        let mut buffer = Buffer::for_blocks(1);
+        for block in 0..self.matrix.blocks() {
+            self.useful.read(block, &mut buffer)?;
+            let values = buffer.blocks().iter().flatten().take(self.places(block));
+            (block * BLOCK..).zip(values).for_each(|(page, value)| each(page, *value));
+        }
+        Ok(())
+    }
+
+    fn count(&mut self, tile_vectors: u64, frames: std::ops::Range<u64>) {
+        self.bytes += tile_vectors * TILE as u64 * BLOCK_BYTES + (frames.end - frames.start);
+    }
+}

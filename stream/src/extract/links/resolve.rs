@@ -1,0 +1,89 @@
+//! From what stands in a page to URLs: resolved, each once, bounded.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+use encoding_rs::Encoding;
+use url::Url;
+
+use super::{LINKS_MAX, Link, LinkKind};
+use crate::extract::Content;
+
+/// A longer URL is a trap.
+const URL_BYTES_MAX: usize = 2048;
+
+/// Takes links as they are met.
+pub(super) struct Resolver {
+    base: Url,
+    /// What queries are written in, where that is not UTF-8.
+    encoding: Option<&'static Encoding>,
+    links: Vec<Link>,
+    places: HashMap<Box<str>, usize>,
+}
+
+impl Resolver {
+    pub(super) fn new(url: Url, page: &Content<'_>) -> Resolver {
+        let encoding = page.encoding().output_encoding();
+        let encoding = Some(encoding).filter(|encoding| *encoding != encoding_rs::UTF_8);
+        Resolver { base: url, encoding, links: Vec::new(), places: HashMap::new() }
+    }
+
+    /// What links are relative to from now on.
+    pub(super) fn set_base(&mut self, base: Url) {
+        self.base = base;
+    }
+
+    pub(super) fn base(&self) -> &Url {
+        &self.base
+    }
+
+    /// The URL that `href` is relative to the base.
+    pub(super) fn join(&self, href: &str) -> Option<Url> {
+        let options = Url::options().base_url(Some(&self.base));
+        match self.encoding {
+            None => options.parse(href).ok(),
+            Some(encoding) => options.encoding_override(Some(&encoder(encoding))).parse(href).ok(),
+        }
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.links.len() >= LINKS_MAX
+    }
+
+    /// Takes a link.
+    pub(super) fn add(&mut self, href: &str, kind: LinkKind, nofollow: bool) {
+        let href = href.trim_matches(|c: char| c <= ' ');
+        // A place in the page is no link, and what is much too long is never one.
+        if self.is_full() || href.is_empty() || href.starts_with('#') || href.len() > 4 * URL_BYTES_MAX {
+            return;
+        }
+        let Some(mut url) = self.join(href) else { return };
+        if !matches!(url.scheme(), "http" | "https") || url.as_str().len() > URL_BYTES_MAX {
+            return;
+        }
+        url.set_fragment(None);
+        match self.places.get(url.as_str()).and_then(|place| self.links.get_mut(*place)) {
+            Some(link) => link.nofollow &= nofollow,
+            None => {
+                self.places.insert(url.as_str().into(), self.links.len());
+                self.links.push(Link { url, kind, nofollow });
+            }
+        }
+    }
+
+    /// All links; `nofollow` is what the page says of all of them.
+    pub(super) fn finish(mut self, nofollow: bool) -> Vec<Link> {
+        self.links.iter_mut().for_each(|link| link.nofollow |= nofollow);
+        self.links
+    }
+
+    /// The page asks not to follow any of its links.
+    pub(super) fn follow_none(&mut self) {
+        self.links.iter_mut().for_each(|link| link.nofollow = true);
+    }
+}
+
+/// Writes text in a character set, as a URL's parser wants it done.
+fn encoder(encoding: &'static Encoding) -> impl Fn(&str) -> Cow<'_, [u8]> {
+    move |text| encoding.encode(text).0
+}

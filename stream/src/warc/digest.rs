@@ -1,0 +1,114 @@
+//! Payload digests as records declare them: `sha1:` or `sha256:`, then Base32 or hexadecimal digits.
+//!
+//! Older tools declare SHA-1, Browsertrix and Zeno SHA-256. A repository keeps the SHA-1, which is what CDX clients compare; a
+//! SHA-256 is checked, and finds the originals of revisits.
+
+use sha1::Digest as _;
+
+use super::head::Head;
+use crate::http;
+
+/// A payload digest as a record declares it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Declared {
+    Sha1([u8; 20]),
+    Sha256([u8; 32]),
+    /// Of a kind that is not computed here.
+    Other,
+}
+
+impl Declared {
+    /// What a record declares, if anything.
+    pub(super) fn of(head: &Head) -> Option<Declared> {
+        Some(Declared::parse(&head.field("WARC-Payload-Digest")?))
+    }
+
+    fn parse(text: &str) -> Declared {
+        let (name, value) = text.split_once(':').unwrap_or_default();
+        let value = value.trim().trim_end_matches('=').to_ascii_uppercase();
+        let bytes = match value.len() {
+            32 | 52 => data_encoding::BASE32_NOPAD.decode(value.as_bytes()).ok(),
+            40 | 64 => data_encoding::HEXUPPER.decode(value.as_bytes()).ok(),
+            _ => None,
+        };
+        let bytes = bytes.unwrap_or_default();
+        let parsed = match name.trim().to_ascii_lowercase().as_str() {
+            "sha1" | "sha-1" => bytes.try_into().ok().map(Declared::Sha1),
+            "sha256" | "sha-256" => bytes.try_into().ok().map(Declared::Sha256),
+            _ => None,
+        };
+        parsed.unwrap_or(Declared::Other)
+    }
+
+    /// Checks a body, as it is and without its chunks: both are in use. Where it holds, the SHA-1 of the bytes that it holds for.
+    pub(super) fn check(&self, http_head: &[u8], body: &[u8]) -> Option<[u8; 20]> {
+        let is_chunked = http::is_chunked(http_head);
+        self.kept(|| [body]).or_else(|| is_chunked.then(|| self.kept(|| http::chunks(body)))?)
+    }
+
+    fn kept<'a, P: IntoIterator<Item = &'a [u8]>>(&self, pieces: impl Fn() -> P) -> Option<[u8; 20]> {
+        match self {
+            Declared::Sha1(digest) => (sha1(pieces()) == *digest).then_some(*digest),
+            Declared::Sha256(digest) => (sha256(pieces()) == *digest).then(|| sha1(pieces())),
+            Declared::Other => None,
+        }
+    }
+}
+
+/// The SHA-1 of some bytes, one piece after the other.
+pub(super) fn sha1<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> [u8; 20] {
+    let mut hasher = sha1::Sha1::new();
+    pieces.into_iter().for_each(|piece| hasher.update(piece));
+    hasher.finalize().into()
+}
+
+/// The SHA-256 of some bytes, one piece after the other.
+pub(super) fn sha256<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> [u8; 32] {
+    let mut hasher = sha2::Sha256::new();
+    pieces.into_iter().for_each(|piece| hasher.update(piece));
+    hasher.finalize().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digests_are_read_however_they_are_spelled() {
+        let (short, long) = (sha1([&b"hello"[..]]), sha256([&b"hel"[..], b"lo"]));
+        let hex = |bytes: &[u8]| data_encoding::HEXLOWER.encode(bytes);
+        let base32 = |bytes: &[u8]| data_encoding::BASE32.encode(bytes);
+        for (text, expected) in [
+            (format!("sha1:{}", base32(&short)), Declared::Sha1(short)),
+            (format!("SHA-1: {}", hex(&short)), Declared::Sha1(short)),
+            (format!("sha256:{}", hex(&long)), Declared::Sha256(long)),
+            (format!("sha-256:{}", base32(&long)), Declared::Sha256(long)),
+            (
+                format!("sha256:{}", base32(&long).trim_end_matches('=').to_lowercase()),
+                Declared::Sha256(long),
+            ),
+            (format!("sha256:{}", hex(&short)), Declared::Other),
+            (format!("sha1:{}", hex(&long)), Declared::Other),
+            (format!("md5:{}", hex(&short)), Declared::Other),
+            ("sha256".into(), Declared::Other),
+            (
+                "sha256:not of hexadecimal digits at all, though it has as many of them".into(),
+                Declared::Other,
+            ),
+        ] {
+            assert_eq!(Declared::parse(&text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_digest_holds_for_a_body_with_its_chunks_or_without() {
+        let (head, body) =
+            (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"3\r\nabc\r\n0\r\n\r\n");
+        for declared in [Declared::Sha256(sha256([&b"abc"[..]])), Declared::Sha1(sha1([&b"abc"[..]]))] {
+            assert_eq!(declared.check(head, body), Some(sha1([&b"abc"[..]])));
+            assert_eq!(declared.check(b"", body), None);
+        }
+        let whole = Declared::Sha256(sha256([&body[..]]));
+        assert_eq!(whole.check(head, body), Some(sha1([&body[..]])));
+    }
+}
