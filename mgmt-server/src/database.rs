@@ -15,7 +15,7 @@
 //! 3. Addresses only spare readers the wait for a node to come back after a restart: losing one costs nothing.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, File};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -25,6 +25,7 @@ use serde::de::DeserializeOwned;
 use webbase_node::cycle::message::NodeId;
 use webbase_node::plan::{Repository, Update};
 use webbase_storage::RepositoryKey;
+use webbase_storage::disk::{Disk, DiskLock, OsDisk};
 
 use crate::state::{STATE_VERSION, State};
 use crate::{RangeMap, ServerError};
@@ -67,7 +68,7 @@ pub struct Database {
     path: PathBuf,
     redb: redb::Database,
     // Released after the file is closed.
-    _lock: File,
+    _lock: Box<dyn DiskLock>,
 }
 
 impl Database {
@@ -83,12 +84,8 @@ impl Database {
     ) -> Result<(Database, Saved), ServerError> {
         fs::create_dir_all(dir).map_err(|e| ServerError::io("create", dir, e))?;
         let lock_path = dir.join(LOCK);
-        let lock = File::options().create(true).truncate(false).write(true).open(&lock_path);
-        let lock = lock.map_err(|e| ServerError::io("open", &lock_path, e))?;
-        lock.try_lock().map_err(|e| match e {
-            TryLockError::WouldBlock => ServerError::Locked { path: dir.to_owned() },
-            TryLockError::Error(e) => ServerError::io("lock", &lock_path, e),
-        })?;
+        let lock = OsDisk::new().lock(&lock_path).map_err(|e| ServerError::io("lock", &lock_path, e))?;
+        let lock = lock.ok_or_else(|| ServerError::Locked { path: dir.to_owned() })?;
         let path = dir.join(FILE);
         let exists = path.try_exists().map_err(|e| ServerError::io("find", &path, e))?;
         if !exists {

@@ -63,7 +63,7 @@ impl Disk for OsDisk {
     fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn DiskLock>>> {
         let file = OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
         match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Some(Box::new(OsLock { _file: file }))),
+            Ok(()) => Ok(Some(Box::new(OsLock { file }))),
             Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
             Err(e) => Err(e.into()),
         }
@@ -77,10 +77,17 @@ impl Disk for OsDisk {
 
 #[derive(Debug)]
 struct OsLock {
-    _file: File,
+    file: File,
 }
 
 impl DiskLock for OsLock {}
+
+impl Drop for OsLock {
+    /// Closing the file would not do: a process that another thread is starting has a copy of it until it runs its program.
+    fn drop(&mut self) {
+        let _ = rustix::fs::flock(&self.file, rustix::fs::FlockOperation::Unlock);
+    }
+}
 
 #[derive(Debug)]
 struct OsFile {
@@ -220,6 +227,20 @@ mod tests {
         file.write_all_at(content, 0).unwrap();
         file.sync().unwrap();
         (dir, file)
+    }
+
+    #[test]
+    fn a_lock_ends_when_dropped_whoever_has_a_copy_of_its_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lock");
+        let file = File::create(&path).unwrap();
+        rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).unwrap();
+        // As a process has it that was forked and does not run its program yet.
+        let _copy = file.try_clone().unwrap();
+        let lock = OsLock { file };
+        assert!(OsDisk::new().lock(&path).unwrap().is_none(), "somebody has it");
+        drop(lock);
+        assert!(OsDisk::new().lock(&path).unwrap().is_some());
     }
 
     #[test]
