@@ -26,6 +26,8 @@ mod turns;
 use std::path::Path;
 
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
+use url::Url;
+use webbase_storage::url::canonical_of;
 
 pub(crate) use self::row::host_of;
 pub use self::row::{Found, Row, State, What};
@@ -253,8 +255,8 @@ impl Frontier {
     }
 
     /// The number of a URL that was seen lately: in memory, for every link of every page.
-    pub fn recent(&self, url: &str) -> Option<UrlId> {
-        match self.seen.look(url) {
+    pub fn recent(&self, url: &Url) -> Option<UrlId> {
+        match self.seen.look_at(canonical_of(url).ok()) {
             Link::Known(id) => Some(id),
             _ => None,
         }

@@ -152,6 +152,20 @@ pub fn canonical_into(url: &str, out: &mut String) -> Result<(), UrlError> {
     result
 }
 
+/// The canonical form of a URL that has been parsed already, as a link of a page is when it is resolved.
+///
+/// # Errors
+///
+/// As [`canonical`].
+pub fn canonical_of(url: &Url) -> Result<String, UrlError> {
+    if !is_http(url) {
+        return canonical(url.as_str());
+    }
+    let mut out = String::with_capacity(url.as_str().len());
+    push_http(url, &mut out);
+    if out.len() > URL_BYTES_MAX { Err(too_long(url.as_str(), out.len())) } else { Ok(out) }
+}
+
 /// The fast path: host with path, and query with its `?`, of a URL that the parser would leave as
 /// it is. `None` means "ask the parser", and so does every doubt.
 fn split_plain(url: &str) -> Option<(&str, &str)> {
@@ -412,6 +426,9 @@ mod tests {
             assert_eq!(canonical(form).as_deref(), Ok(form), "{url} again");
             let blanks = format!("\n {}\t{}\r\0 ", &url[..1], &url[1..]);
             assert_eq!(canonical(&blanks).as_deref(), Ok(form), "{blanks:?}");
+            if let Ok(parsed) = Url::parse(url) {
+                assert_eq!(canonical_of(&parsed).as_deref(), Ok(form), "{url} parsed");
+            }
         }
     }
 

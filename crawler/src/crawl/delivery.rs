@@ -1,4 +1,4 @@
-//! Delivery: pages to the repository, and cycles that make them visible.
+//! Delivery: pages to the repository, a batch at a time while the next one is read, and cycles that make them visible.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,6 +25,8 @@ pub(super) struct Delivery<S> {
     cycle: Option<JoinHandle<Result<u64, String>>>,
     cycled_at: Instant,
     pages_at_cycle: u64,
+    /// The batch on its way, and how many pages it has.
+    batch: Option<(JoinHandle<Result<Delivered, CrawlError>>, u64)>,
     /// Pages that the repository has acknowledged.
     pub(super) pages: u64,
     /// Pages that it refused.
@@ -44,46 +46,43 @@ impl<S: Sink> Delivery<S> {
             cycle: None,
             cycled_at: Instant::now(),
             pages_at_cycle: 0,
+            batch: None,
             pages: 0,
             refused: 0,
             generation: None,
         }
     }
 
-    /// Adds pages; a repository that is away for a moment is waited for.
-    pub(super) fn add(&mut self, spooled: &[&Spooled]) -> Result<(), CrawlError> {
-        if spooled.is_empty() {
-            return Ok(());
-        }
-        let pages: Vec<Page<'_>> = spooled.iter().map(|page| as_page(page, self.lifetime_s)).collect();
-        let mut tries = 0;
-        let refused = loop {
-            match self.handle.block_on(self.sink.add(&pages)) {
-                Ok(refused) if refused.len() < pages.len() => break refused,
-                Ok(refused) if tries >= TRIES => {
-                    let why = refused.into_iter().next().map_or_else(String::new, |(_, why)| why);
-                    return Err(CrawlError::Repository(why));
-                }
-                Err(e) if tries >= TRIES => return Err(CrawlError::Repository(e)),
-                _ => {}
+    /// Sends a batch on its way: pages, and which were seen again. The one before it has been waited for.
+    pub(super) fn begin(&mut self, pages: Vec<Spooled>, seen: Vec<SeenPage>) {
+        let (sink, lifetime_s, count) = (Arc::clone(&self.sink), self.lifetime_s, pages.len() as u64);
+        let deliver = async move {
+            let delivered = add(&*sink, &pages, lifetime_s).await?;
+            if !seen.is_empty() {
+                sink.seen(&seen).await.map_err(CrawlError::Repository)?;
             }
-            tries += 1;
-            self.handle.block_on(tokio::time::sleep(Duration::from_millis(200 << tries)));
+            Ok(delivered)
         };
-        for (_, why) in &refused {
-            tracing::warn!("the repository refused a page: {why}");
-        }
-        self.refused += refused.len() as u64;
-        self.pages += (pages.len() - refused.len()) as u64;
-        Ok(())
+        self.batch = Some((self.handle.spawn(deliver), count));
     }
 
-    /// Says which pages were seen again.
-    pub(super) fn seen(&self, pages: &[SeenPage]) -> Result<(), CrawlError> {
-        if pages.is_empty() {
-            return Ok(());
-        }
-        self.handle.block_on(self.sink.seen(pages)).map_err(CrawlError::Repository)
+    /// Whether a batch is on its way that the repository has not answered for yet.
+    pub(super) fn is_under_way(&self) -> bool {
+        self.batch.as_ref().is_some_and(|(batch, _)| !batch.is_finished())
+    }
+
+    /// Waits for the batch on its way. Returns whether there was one: its pages are the repository's now.
+    pub(super) fn wait(&mut self) -> Result<bool, CrawlError> {
+        let Some((batch, _)) = self.batch.take() else { return Ok(false) };
+        let delivered = self.handle.block_on(batch).map_err(|e| CrawlError::Repository(e.to_string()))??;
+        self.pages += delivered.pages;
+        self.refused += delivered.refused;
+        Ok(true)
+    }
+
+    /// Pages that the repository has, or is about to have.
+    pub(super) fn begun(&self) -> u64 {
+        self.pages + self.batch.as_ref().map_or(0, |(_, pages)| *pages)
     }
 
     /// The pages whose time is over.
@@ -137,13 +136,47 @@ impl<S: Sink> Delivery<S> {
     }
 }
 
+/// What became of a batch.
+#[derive(Default)]
+struct Delivered {
+    pages: u64,
+    refused: u64,
+}
+
+/// Adds pages; a repository that is away for a moment is waited for.
+async fn add<S: Sink>(sink: &S, spooled: &[Spooled], lifetime_s: u32) -> Result<Delivered, CrawlError> {
+    if spooled.is_empty() {
+        return Ok(Delivered::default());
+    }
+    let pages: Vec<Page<'_>> = spooled.iter().map(|page| as_page(page, lifetime_s)).collect();
+    let mut tries = 0;
+    let refused = loop {
+        match sink.add(&pages).await {
+            Ok(refused) if refused.len() < pages.len() => break refused,
+            Ok(refused) if tries >= TRIES => {
+                let why = refused.into_iter().next().map_or_else(String::new, |(_, why)| why);
+                return Err(CrawlError::Repository(why));
+            }
+            Err(e) if tries >= TRIES => return Err(CrawlError::Repository(e)),
+            _ => {}
+        }
+        tries += 1;
+        tokio::time::sleep(Duration::from_millis(200 << tries)).await;
+    };
+    for (_, why) in &refused {
+        tracing::warn!("the repository refused a page: {why}");
+    }
+    Ok(Delivered { pages: (pages.len() - refused.len()) as u64, refused: refused.len() as u64 })
+}
+
 fn as_page(page: &Spooled, lifetime_s: u32) -> Page<'_> {
+    let facts = &page.facts;
     Page {
-        url: &page.url,
-        fetched_at_ms: page.fetched_at_ms,
-        modified_at_ms: page.modified_at_ms,
-        status: page.status,
-        mime: &page.mime,
+        url: &facts.url,
+        fetched_at_ms: facts.fetched_at_ms,
+        modified_at_ms: facts.modified_at_ms,
+        status: facts.status,
+        mime: &facts.mime,
         head: &page.head,
         body: &page.body,
         lifetime_s,

@@ -3,6 +3,7 @@
 mod asides;
 
 use std::collections::{BTreeMap, HashMap};
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,7 +28,7 @@ use crate::fetcher::{Fetcher, Known, Outcome, Priority, Resolve, Wanted};
 use crate::frontier::{Became, Found, State, UrlId, What};
 
 /// A batch is written when it has this many pages, or is this old.
-const BATCH_PAGES: usize = 512;
+const BATCH_PAGES: usize = 1024;
 const BATCH_TIME: Duration = Duration::from_millis(500);
 /// How long to wait when nothing is being fetched.
 const IDLE_TIME: Duration = Duration::from_millis(50);
@@ -114,10 +115,14 @@ impl<S: Sink> Keeper<S> {
         for seed in &seeds {
             self.settings.scope.seed(seed);
         }
-        if !left.is_empty() {
-            let rows = self.state.frontier.some_rows(left.iter().map(|page| page.id))?;
+        if left.is_empty() {
+            self.spool.clear().map_err(CrawlError::Spool)?;
+        } else {
+            let rows = self.state.frontier.some_rows(left.iter().map(|page| page.facts.id))?;
             let rows = rows.into_iter().collect();
-            self.write(Batch { spooled: left, rows, ..Batch::default() }, false)?;
+            let batch = Batch { spooled: left, rows, ..Batch::default() };
+            self.write(batch, |_, _| Ok(()))?;
+            self.delivered()?;
         }
         let found = seeds.iter().map(|url| Found::page(url, 0, Priority::User)).collect();
         self.commit(&[], found)?;
@@ -183,7 +188,7 @@ impl<S: Sink> Keeper<S> {
     }
 
     fn is_over(&self) -> bool {
-        self.settings.pages_max.is_some_and(|most| self.delivery.pages >= most)
+        self.settings.pages_max.is_some_and(|most| self.delivery.begun() >= most)
             || self.settings.bytes_max.is_some_and(|most| self.with.fetcher.counts().bytes() >= most)
             || self.settings.time_max.is_some_and(|most| self.began.elapsed() >= most)
     }
@@ -201,6 +206,7 @@ impl<S: Sink> Keeper<S> {
             last.push(outcome);
         }
         self.take(last)?;
+        self.delivered()?;
         self.state.agenda.save()?;
         if self.settings.cycle_at_end {
             self.delivery.cycles(true);
@@ -303,7 +309,7 @@ impl<S: Sink> Keeper<S> {
         let mut room = room.min(4 * BATCH_PAGES);
         if let Some(most) = self.settings.pages_max {
             // No more than may still come.
-            let left = most.saturating_sub(self.delivery.pages + self.state.frontier.out() as u64);
+            let left = most.saturating_sub(self.delivery.begun() + self.state.frontier.out() as u64);
             room = room.min(usize::try_from(left).unwrap_or(usize::MAX));
         }
         if room == 0 {
@@ -358,6 +364,9 @@ impl<S: Sink> Keeper<S> {
     /// Brings a batch of outcomes to disk and to the repository.
     fn take(&mut self, outcomes: Vec<Outcome>) -> Result<(), CrawlError> {
         if outcomes.is_empty() {
+            if !self.delivery.is_under_way() {
+                self.delivered()?;
+            }
             return self.state.settle(false);
         }
         let now_ms = self.now_ms();
@@ -372,7 +381,7 @@ impl<S: Sink> Keeper<S> {
                 batch.take(outcome, row, &self.settings, &mut self.state.agenda, now_ms)?;
             }
         }
-        self.write(batch, true)
+        self.write(batch, Spool::write)
     }
 
     /// Wants the sitemaps and archives that a site's robots file names.
@@ -395,58 +404,71 @@ impl<S: Sink> Keeper<S> {
         }
     }
 
-    /// Writes a batch: spool, agenda, frontier, repository.
-    fn write(&mut self, mut batch: Batch, spool: bool) -> Result<(), CrawlError> {
-        if spool && !batch.spooled.is_empty() {
-            self.spool.write(&batch.spooled).map_err(CrawlError::Spool)?;
-        }
+    /// Writes a batch: spool, agenda, frontier; and sends it on its way to the repository. Pages are read while they are spooled.
+    fn write(
+        &mut self,
+        mut batch: Batch,
+        spool: impl FnOnce(&mut Spool, &[Spooled]) -> io::Result<()> + Send,
+    ) -> Result<(), CrawlError> {
         let rows = std::mem::take(&mut batch.rows);
-        let (scope, frontier) = (&self.settings.scope, &self.state.frontier);
-        let readings: Vec<Option<Reading>> = batch
-            .spooled
-            .par_iter()
-            .map(|page| Some(reading::read(page, rows.get(&page.id)?.clone(), scope, frontier)))
-            .collect();
+        let spooled = std::mem::take(&mut batch.spooled);
+        let (scope, frontier, file) = (&self.settings.scope, &self.state.frontier, &mut self.spool);
+        let (written, readings) = std::thread::scope(|threads| {
+            let writing = threads.spawn(|| spool(file, &spooled));
+            let read = |page: &Spooled| {
+                Some(reading::read(page, rows.get(&page.facts.id)?.clone(), scope, frontier))
+            };
+            let readings: Vec<Option<Reading>> = spooled.par_iter().map(read).collect();
+            (writing.join(), readings)
+        });
+        written.unwrap_or_else(|e| std::panic::resume_unwind(e)).map_err(CrawlError::Spool)?;
         let (mut pages, mut dealt) = (Vec::new(), Vec::new());
-        for (page, reading) in batch.spooled.iter().zip(readings) {
+        for (page, reading) in spooled.into_iter().zip(readings) {
+            let facts = &page.facts;
             let Some(mut reading) = reading else { continue };
             self.outside += reading.outside;
             if let Some(kind) = reading.trouble {
                 *self.troubles.entry(kind.to_owned()).or_default() += 1;
             }
             let agenda = &mut self.state.agenda;
-            if matches!(reading.came, Came::Error { .. }) && agenda.is_expired(page.id) {
-                let (url, at_ms) = (page.url.clone(), page.fetched_at_ms);
+            if matches!(reading.came, Came::Error { .. }) && agenda.is_expired(facts.id) {
+                let (url, at_ms) = (facts.url.clone(), facts.fetched_at_ms);
                 batch.seen.push(SeenPage { url, at_ms, lifetime_s: UNVERIFIED_S });
             }
-            if agenda.visited(page.id, &page.url, reading.came, page.fetched_at_ms)? {
+            if agenda.visited(facts.id, &facts.url, reading.came, facts.fetched_at_ms)? {
                 reading.row.state = State::Dead;
             }
-            if page.status >= 400 {
+            let (id, is_page) = (facts.id, reading.row.what == What::Page);
+            if facts.status >= 400 {
                 // What a site says instead of a page is none: it replaces none, and deals nothing.
-            } else if reading.row.what == What::Page {
-                let share = agenda.dealt_by(page.id, reading.found.len() + reading.known.len());
+            } else if is_page {
+                let share = agenda.dealt_by(id, reading.found.len() + reading.known.len());
                 reading.found.iter_mut().for_each(|found| found.share = share);
                 dealt.extend(reading.known.into_iter().map(|id| (id, share)));
                 pages.push(page);
             } else {
-                agenda.listing(page.id, &reading.row, &reading.found);
+                agenda.listing(id, &reading.row, &reading.found);
             }
             batch.found.extend(reading.found);
-            batch.became.push(Became { id: page.id, row: reading.row });
+            batch.became.push(Became { id, row: reading.row });
         }
         self.state.agenda.deal(&dealt);
         self.state.agenda.sync()?;
         let found = std::mem::take(&mut batch.found);
         self.commit(&batch.became, found)?;
-        self.delivery.add(&pages)?;
-        self.delivery.seen(&batch.seen)?;
-        if !batch.spooled.is_empty() {
-            self.spool.clear().map_err(CrawlError::Spool)?;
-        }
+        self.delivered()?;
+        self.delivery.begin(pages, batch.seen);
         if self.saved_at.elapsed() >= SAVE_EVERY {
             self.saved_at = Instant::now();
             self.state.agenda.save()?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the batch on its way; what the repository has acknowledged needs no spool any more.
+    fn delivered(&mut self) -> Result<(), CrawlError> {
+        if self.delivery.wait()? {
+            self.spool.clear().map_err(CrawlError::Spool)?;
         }
         Ok(())
     }

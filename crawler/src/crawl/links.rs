@@ -7,8 +7,7 @@ use webbase_stream::extract::{self, Content};
 /// The links of a page that lead to pages, resolved, in its order, each once; `body` is without its content coding.
 pub(super) fn links(mime: &str, body: &[u8], base: &Url) -> Vec<Url> {
     let page = Page { url: base.as_str(), mime, body, ..Page::default() };
-    let found = extract::links(&Content::of_unpacked(&page));
-    found.into_iter().filter(|link| link.kind.is_page()).map(|link| link.url).collect()
+    extract::page_links(&Content::of_unpacked(&page)).into_iter().map(|link| link.url).collect()
 }
 
 #[cfg(test)]

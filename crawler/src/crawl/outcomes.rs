@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::agenda::{Agenda, Came};
 use super::sink::SeenPage;
-use super::spool::Spooled;
+use super::spool::{Facts, Spooled};
 use super::{CrawlError, Settings};
 use crate::fetcher::{Known, Outcome};
 use crate::frontier::{Became, Found, Row, State, UrlId, What};
@@ -56,7 +56,7 @@ impl Batch {
             Ok(answer) => {
                 // Half a page would be confirmed for ever: what is cut is asked for as if it had never been read.
                 let known = if answer.cut.is_some() { Known::default() } else { answer.known() };
-                self.spooled.push(Spooled {
+                let facts = Facts {
                     id,
                     location: answer.location(&outcome.wanted.url).map(|to| to.to_string()),
                     fetched_at_ms: answer.fetched_at_ms,
@@ -65,10 +65,9 @@ impl Batch {
                     status: answer.status,
                     mime: answer.mime(),
                     coding: answer.coding().to_owned(),
-                    head: answer.stored_head(),
-                    body: answer.body,
                     url: row.url.clone(),
-                });
+                };
+                self.spooled.push(Spooled { facts, head: answer.stored_head(), body: answer.body });
                 self.rows.insert(id, row);
             }
             Err(e) => {

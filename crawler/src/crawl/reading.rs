@@ -36,12 +36,12 @@ pub(super) struct Reading {
 /// Reads a page. `row` is what was known of it.
 pub(super) fn read(page: &Spooled, row: Row, scope: &Scope, frontier: &Frontier) -> Reading {
     let signature = signature(&page.body);
-    let gone = matches!(page.status, 404 | 410);
-    let came = match page.status {
+    let gone = matches!(page.facts.status, 404 | 410);
+    let came = match page.facts.status {
         status @ (404 | 410) => Came::Gone { status },
         status @ 400.. => Came::Error { status },
         status => {
-            let (kind, modified_at_ms) = (kind_of(&page.mime), page.modified_at_ms);
+            let (kind, modified_at_ms) = (kind_of(&page.facts.mime), page.facts.modified_at_ms);
             let told_at_ms = row.told_at_ms;
             Came::Answer { signature, modified_at_ms, told_at_ms, kind, status }
         }
@@ -49,17 +49,17 @@ pub(super) fn read(page: &Spooled, row: Row, scope: &Scope, frontier: &Frontier)
     let mut reading = Reading { row, came, found: Vec::new(), known: Vec::new(), outside: 0, trouble: None };
     let row = &mut reading.row;
     row.tries = if gone { row.tries.saturating_add(1) } else { 0 };
-    row.state = if (200..400).contains(&page.status) { State::Read } else { State::Failed };
+    row.state = if (200..400).contains(&page.facts.status) { State::Read } else { State::Failed };
     // An error says nothing of the page: what was read before is still asked about.
     if !matches!(came, Came::Error { .. }) {
-        row.read_at_ms = page.fetched_at_ms;
-        row.etag = page.etag.clone();
-        row.modified_at_ms = page.modified_at_ms;
+        row.read_at_ms = page.facts.fetched_at_ms;
+        row.etag = page.facts.etag.clone();
+        row.modified_at_ms = page.facts.modified_at_ms;
     }
-    let Ok(url) = Url::parse(&page.url) else { return reading };
-    if let Some(to) = page.location.as_ref().and_then(|to| Url::parse(to).ok()) {
+    let Ok(url) = Url::parse(&page.facts.url) else { return reading };
+    if let Some(to) = page.facts.location.as_ref().and_then(|to| Url::parse(to).ok()) {
         reading.redirect(&url, &to, scope);
-    } else if page.status == 200 {
+    } else if page.facts.status == 200 {
         reading.content(page, &url, scope, frontier);
     }
     reading
@@ -90,7 +90,7 @@ impl Reading {
     }
 
     fn content(&mut self, page: &Spooled, url: &Url, scope: &Scope, frontier: &Frontier) {
-        let unpacked = unpack(&page.body, &page.coding, UnpackLimits::default());
+        let unpacked = unpack(&page.body, &page.facts.coding, UnpackLimits::default());
         if unpacked.trouble.is_some() {
             self.trouble = Some("content-coding");
         }
@@ -103,13 +103,13 @@ impl Reading {
                 self.found.extend(lists(&robots));
             }
             What::Page => {
-                let is_xml = is_xml(&page.mime);
-                if (is_xml || page.mime.starts_with("text/")) && is_binary(&unpacked.bytes) {
+                let is_xml = is_xml(&page.facts.mime);
+                if (is_xml || page.facts.mime.starts_with("text/")) && is_binary(&unpacked.bytes) {
                     self.trouble = Some("wrong-type");
                 }
-                for link in links::links(&page.mime, &unpacked.bytes, url) {
+                for link in links::links(&page.facts.mime, &unpacked.bytes, url) {
                     // Most links of a page are those of the page before it.
-                    if let Some(id) = frontier.recent(link.as_str()) {
+                    if let Some(id) = frontier.recent(&link) {
                         self.known.push(id);
                         continue;
                     }

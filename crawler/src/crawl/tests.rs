@@ -8,7 +8,7 @@ use super::CrawlState;
 use super::agenda::Came;
 use super::reading;
 use super::scope::{Scope, Within};
-use super::spool::Spooled;
+use super::spool::{Facts, Spooled};
 use crate::fetcher::Priority;
 use crate::frontier::{Became, Found, Row, State, UrlId};
 use crate::scheduler::{Kind, Settings};
@@ -54,7 +54,7 @@ fn dated(signature: u64, told_at_ms: Option<u64>) -> Came {
 }
 
 fn spooled(status: u16, etag: Option<&str>, at_ms: u64) -> Spooled {
-    Spooled {
+    let facts = Facts {
         id: 0,
         url: url(1).to_string(),
         fetched_at_ms: at_ms,
@@ -64,9 +64,8 @@ fn spooled(status: u16, etag: Option<&str>, at_ms: u64) -> Spooled {
         mime: "text/html".to_owned(),
         coding: String::new(),
         location: None,
-        head: Vec::new(),
-        body: format!("status {status}").into_bytes(),
-    }
+    };
+    Spooled { facts, head: Vec::new(), body: format!("status {status}").into_bytes() }
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Empty};
-use hyper::body::Incoming;
+use hyper::body::{Body, Incoming};
 use hyper::header::{
     ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, ETAG, HOST, HeaderMap, HeaderName, HeaderValue,
     IF_MODIFIED_SINCE, IF_NONE_MATCH, LAST_MODIFIED, LOCATION, RETRY_AFTER, USER_AGENT,
@@ -16,6 +16,9 @@ use url::{Position, Url};
 
 use super::error::FetchError;
 use super::wire::Wire;
+
+/// Room for a body before any of it has come, at most.
+const BODY_BYTES_FIRST: usize = 256 << 10;
 
 /// Limits of one page.
 #[derive(Clone, Debug)]
@@ -233,7 +236,9 @@ impl Asked<'_> {
 
     async fn body(&self, response: Response<Incoming>, until: Instant) -> (Vec<u8>, Option<Cut>) {
         let mut incoming = response.into_body();
-        let mut body = Vec::new();
+        // What the site says that it sends, within reason: it may not be true.
+        let said = usize::try_from(incoming.size_hint().lower()).unwrap_or(0).min(BODY_BYTES_FIRST);
+        let mut body = Vec::with_capacity(said);
         loop {
             let wait = until.min(Instant::now() + self.limits.idle_time);
             let frame = match timeout_at(wait, incoming.frame()).await {

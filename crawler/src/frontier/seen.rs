@@ -72,8 +72,12 @@ impl Seen {
 
     /// Looks a link up among those seen lately.
     pub(super) fn look(&self, url: &str) -> Link {
-        let Some(canonical) = canonical(url).ok().filter(|url| !url.is_empty() && url.len() <= URL_BYTES_MAX)
-        else {
+        self.look_at(canonical(url).ok())
+    }
+
+    /// The same for a canonical URL, if there is one.
+    pub(super) fn look_at(&self, canonical: Option<String>) -> Link {
+        let Some(canonical) = canonical.filter(|url| !url.is_empty() && url.len() <= URL_BYTES_MAX) else {
             return Link::None;
         };
         let key = self.urls.key_of(&canonical);

@@ -2,8 +2,8 @@
 
 use std::sync::mpsc::SyncSender;
 
-use webbase_storage::url::canonical;
-use webbase_stream::extract::{Content, Handler, LinkKind, links};
+use webbase_storage::url::{canonical, canonical_of};
+use webbase_stream::extract::{self, Content, Handler, LinkKind};
 
 /// A page and the pages it links to, by canonical URLs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -53,11 +53,11 @@ impl LinkHandler {
 pub(super) fn page_links(page: &Content<'_>, of_interest: bool, nofollow: bool) -> Option<PageLinks> {
     let url = canonical(page.url()).ok()?;
     let mut targets = Vec::new();
-    for link in links(page) {
-        if !link.kind.is_page() || link.nofollow && !nofollow {
+    for link in extract::page_links(page) {
+        if link.nofollow && !nofollow {
             continue;
         }
-        let Ok(target) = canonical(link.url.as_str()) else { continue };
+        let Ok(target) = canonical_of(&link.url) else { continue };
         if link.kind != LinkKind::Canonical || target != url {
             targets.push(target);
         }

@@ -8,7 +8,7 @@
 //! 2. Pages are foreign: nothing here fails because a page is broken. What a page does not have it does not give.
 //! 3. The stream waits for the handlers: what is read ahead is bounded.
 //!
-//! Provided are [`title()`], [`text()`], [`dates()`] and [`links()`]; a handler that wants them calls them:
+//! Provided are [`title()`], [`text()`], [`dates()`], [`links()`] and [`page_links()`]; a handler that wants them calls them:
 //!
 //! ```
 //! use std::sync::{Arc, Mutex};
@@ -41,7 +41,7 @@ use webbase_storage::RecordRef;
 pub use self::content::Content;
 pub use self::dates::{Dates, dates};
 pub use self::handlers::{Handlers, Looked};
-pub use self::links::{LINKS_MAX, Link, LinkKind, links};
+pub use self::links::{LINKS_MAX, Link, LinkKind, links, page_links};
 pub use self::text::text;
 pub use self::title::title;
 

@@ -147,7 +147,7 @@ fn decoded(value: String) -> String {
 
 /// Goes through HTML and takes its links.
 pub(super) fn gather(html: &str, found: &mut Resolver) {
-    let page = walk(html, 0);
+    let page = walk(html, found.pages_only(), 0);
     if let Some(base) = page.base.as_deref().and_then(|base| found.join(base)) {
         found.set_base(base);
     }
@@ -159,10 +159,11 @@ pub(super) fn gather(html: &str, found: &mut Resolver) {
     }
 }
 
-fn walk(html: &str, nested: u32) -> Gathered {
+fn walk(html: &str, pages_only: bool, nested: u32) -> Gathered {
     let gathered = RefCell::new(Gathered::default());
     {
-        let settings = Settings::new()
+        // Every tag is held against every selector, so there are no more than needed.
+        let mut settings = Settings::new()
             .with_strict(false)
             .append_element_content_handler(element!("a,area", |element| {
                 gathered.borrow_mut().anchor(element);
@@ -191,17 +192,19 @@ fn walk(html: &str, nested: u32) -> Gathered {
                     Ok(())
                 }
             ))
-            .append_element_content_handler(element!(
+            .append_element_content_handler(text!("noscript", |chunk| {
+                gathered.borrow_mut().noscript(chunk);
+                Ok(())
+            }));
+        if !pages_only {
+            settings = settings.append_element_content_handler(element!(
                 "img,source,video,audio,track,embed[src],object[data],script[src],input[src]",
                 |element| {
                     gathered.borrow_mut().resource(element);
                     Ok(())
                 }
-            ))
-            .append_element_content_handler(text!("noscript", |chunk| {
-                gathered.borrow_mut().noscript(chunk);
-                Ok(())
-            }));
+            ));
+        }
         let mut rewriter = HtmlRewriter::new(settings, |_: &[u8]| ());
         // What was met before an error counts.
         if rewriter.write(html.as_bytes()).is_ok() {
@@ -211,7 +214,7 @@ fn walk(html: &str, nested: u32) -> Gathered {
     let mut page = gathered.into_inner();
     for inside in std::mem::take(&mut page.noscript) {
         if nested < NESTED_MAX && inside.contains('<') {
-            let inside = walk(&inside, nested + 1);
+            let inside = walk(&inside, pages_only, nested + 1);
             page.links.extend(inside.links);
             page.nofollow |= inside.nofollow;
         }

@@ -67,8 +67,18 @@ pub struct Link {
 
 /// The links of a page, in its order, each once.
 pub fn links(page: &Content<'_>) -> Vec<Link> {
+    gather(page, false)
+}
+
+/// The links of a page that lead to pages ([`LinkKind::is_page`]), in its order, each once. What the page is made of is not even looked
+/// at, which is why this takes less time than leaving it out of [`links()`].
+pub fn page_links(page: &Content<'_>) -> Vec<Link> {
+    gather(page, true)
+}
+
+fn gather(page: &Content<'_>, pages_only: bool) -> Vec<Link> {
     let Ok(url) = Url::parse(page.url()) else { return Vec::new() };
-    let mut found = Resolver::new(url, page);
+    let mut found = Resolver::new(url, page, pages_only);
     if (300..400).contains(&page.status())
         && let Some(to) = page.header("location")
     {

@@ -18,19 +18,31 @@ pub(super) struct Resolver {
     /// What queries are written in, where that is not UTF-8.
     encoding: Option<&'static Encoding>,
     links: Vec<Link>,
+    /// Whether only links to pages are taken.
+    pages_only: bool,
+    /// Where among the links a URL is.
     places: HashMap<Box<str>, usize>,
+    /// Where among them something is that stood in the page; most of what stands there stands there twice.
+    met: HashMap<Box<str>, Option<usize>>,
 }
 
 impl Resolver {
-    pub(super) fn new(url: Url, page: &Content<'_>) -> Resolver {
+    pub(super) fn new(url: Url, page: &Content<'_>, pages_only: bool) -> Resolver {
         let encoding = page.encoding().output_encoding();
         let encoding = Some(encoding).filter(|encoding| *encoding != encoding_rs::UTF_8);
-        Resolver { base: url, encoding, links: Vec::new(), places: HashMap::new() }
+        let (places, met) = (HashMap::new(), HashMap::new());
+        Resolver { base: url, encoding, links: Vec::new(), pages_only, places, met }
+    }
+
+    /// Whether only links to pages are taken.
+    pub(super) fn pages_only(&self) -> bool {
+        self.pages_only
     }
 
     /// What links are relative to from now on.
     pub(super) fn set_base(&mut self, base: Url) {
         self.base = base;
+        self.met.clear();
     }
 
     pub(super) fn base(&self) -> &Url {
@@ -53,22 +65,40 @@ impl Resolver {
     /// Takes a link.
     pub(super) fn add(&mut self, href: &str, kind: LinkKind, nofollow: bool) {
         let href = href.trim_matches(|c: char| c <= ' ');
+        let href = href.split('#').next().unwrap_or(href);
         // A place in the page is no link, and what is much too long is never one.
-        if self.is_full() || href.is_empty() || href.starts_with('#') || href.len() > 4 * URL_BYTES_MAX {
+        if self.is_full() || href.is_empty() || href.len() > 4 * URL_BYTES_MAX {
             return;
         }
-        let Some(mut url) = self.join(href) else { return };
-        if !matches!(url.scheme(), "http" | "https") || url.as_str().len() > URL_BYTES_MAX {
+        if self.pages_only && !kind.is_page() {
             return;
         }
-        url.set_fragment(None);
-        match self.places.get(url.as_str()).and_then(|place| self.links.get_mut(*place)) {
-            Some(link) => link.nofollow &= nofollow,
-            None => {
-                self.places.insert(url.as_str().into(), self.links.len());
-                self.links.push(Link { url, kind, nofollow });
+        if let Some(place) = self.met.get(href) {
+            if let Some(link) = place.and_then(|place| self.links.get_mut(place)) {
+                link.nofollow &= nofollow;
             }
+            return;
         }
+        let place = self.place(href, kind, nofollow);
+        self.met.insert(href.into(), place);
+    }
+
+    /// Where among the links something is that was not met before; none where it is no link.
+    fn place(&mut self, href: &str, kind: LinkKind, nofollow: bool) -> Option<usize> {
+        let url = self.join(href)?;
+        if !matches!(url.scheme(), "http" | "https") || url.as_str().len() > URL_BYTES_MAX {
+            return None;
+        }
+        if let Some(place) = self.places.get(url.as_str()) {
+            if let Some(link) = self.links.get_mut(*place) {
+                link.nofollow &= nofollow;
+            }
+            return Some(*place);
+        }
+        let place = self.links.len();
+        self.places.insert(url.as_str().into(), place);
+        self.links.push(Link { url, kind, nofollow });
+        Some(place)
     }
 
     /// All links; `nofollow` is what the page says of all of them.

@@ -25,6 +25,25 @@ fn urls(mime: &str, body: &str) -> Vec<String> {
     of(mime, body).into_iter().map(|link| link.url.to_string()).collect()
 }
 
+/// What links to pages alone are, of whatever a page has.
+fn told_of_pages(mime: &str, body: &str) -> Vec<String> {
+    let found = page_links(&Content::of_page(&page(mime, body.as_bytes())));
+    assert!(found.iter().all(|link| link.kind.is_page()));
+    found.into_iter().map(|link| link.url.to_string()).collect()
+}
+
+#[test]
+fn links_to_pages_alone() {
+    let html = "<img src=p.png><a href=p.png>the picture</a><link rel=stylesheet href=s.css><link rel=next href=n>\
+        <noscript><img src=q.png><a href=q></a></noscript><script src=s.js></script><a href=n#part>again</a>";
+    let found = ["http://a.example/x/p.png", "http://a.example/x/n", "http://a.example/x/q"];
+    assert_eq!(told_of_pages("text/html", html), found);
+    // What is first part of a page and then linked to is a part, where parts are asked for.
+    assert!(told("text/html", html).contains(&"Resource http://a.example/x/p.png".to_owned()));
+    let xml = "<?xml-stylesheet href='s.css'?><rss><channel><link>http://a.example/p</link></channel></rss>";
+    assert_eq!(told_of_pages("application/rss+xml", xml), ["http://a.example/p"]);
+}
+
 #[test]
 fn links_of_html() {
     let body = "<a href='1?a=1&amp;b=2#top'>x</a><A HREF=/2>y</A><a href='mailto:x'>z</a><a href=1?a=1&b=2>again</a>\

@@ -142,7 +142,7 @@ fn has_links(mime: &str) -> bool {
 
 /// Where a page leads: URLs that can be fetched, in its order, each once.
 pub(super) fn links_of(page: &Content<'_>) -> Vec<Url> {
-    extract::links(page).into_iter().filter(|link| link.kind.is_page()).map(|link| link.url).collect()
+    extract::page_links(page).into_iter().map(|link| link.url).collect()
 }
 
 #[cfg(test)]
