@@ -31,6 +31,7 @@ if [ ! -x "$work/venv/bin/scrapy" ] && [[ $CONTESTANTS == *scrapy* ]]; then
 fi
 
 run=$(mktemp -d "$work/run.XXXXXX")
+chmod 755 "$run" # nginx reads the lists as another user
 nginx_pid=
 finish() {
     [ -n "$nginx_pid" ] && kill "$nginx_pid" 2>/dev/null
@@ -144,7 +145,8 @@ wget_() {
     mkdir "$run/wget"
     local pids=() began=$EPOCHREALTIME
     for n in $(seq 2 $((sites + 1))); do
-        timeout "$TIME" wget -q -r -l inf -nH -P "$run/wget/$n" "http://127.0.0.$n:$PORT/" &
+        # The links that the others follow, too: to pages, not to what they are made of.
+        timeout "$TIME" wget -q -r -l inf -nH --follow-tags=a,area,frame,iframe -P "$run/wget/$n" "http://127.0.0.$n:$PORT/" &
         pids+=($!)
     done
     wait "${pids[@]}" || true
