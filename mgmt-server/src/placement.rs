@@ -327,7 +327,7 @@ mod tests {
             replicas in 1_u32..4, bits in 4_u8..9, before in 0_u64..9, many in 1_u64..60
         ) {
             let mut one_by_one = Placement::new(RangeMap::new(bits), replicas);
-            (0..before).for_each(|node| one_by_one.add(NodeId(node), true, node % 2 == 0));
+            (0..before).for_each(|node| one_by_one.add(NodeId(node), true, node.is_multiple_of(2)));
             let mut together = one_by_one.clone();
             let nodes: Vec<_> = (before..before + many).map(|n| (NodeId(n), n % 3 != 0, n % 3 != 1)).collect();
             nodes.iter().for_each(|(node, read, update)| one_by_one.add(*node, *read, *update));

@@ -158,7 +158,7 @@ mod tests {
                 key: PageKey { id: PageId(n.wrapping_mul(0x9e37_79b9_7f4a_7c15)), tie: n },
                 version: Version { fetched_at_ms: n, epoch: 300 + n as u32, digest: !n },
                 bytes: 1000 + n,
-                arrival: if n % 7 == 0 { UNKNOWN } else { 250 + n % 20 },
+                arrival: if n.is_multiple_of(7) { UNKNOWN } else { 250 + n % 20 },
             },
             source: (n % 3) as usize,
         };
