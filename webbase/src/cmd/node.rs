@@ -80,10 +80,8 @@ impl Node {
         options.organization = self.organization;
         options.storage.capacity_bytes = self.capacity.map(|size| size.as_u64());
         options.advertise = self.advertise;
-        // Lookups are small: whoever reads a request answers it. The other cores are for what is not small, and for the system's
-        // part of all this: a thread more than there are cores for costs more than it serves.
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        options.server.connection_threads = cores.div_ceil(2);
+        // Lookups are small: whoever reads a request answers it.
+        options.server.connection_threads = std::thread::available_parallelism().map_or(1, usize::from);
         self.keys.server(&mut options.server)?;
         self.keys.client(&mut options.client)?;
         set(&mut options.heartbeat, self.heartbeat_ms.map(Duration::from_millis));
