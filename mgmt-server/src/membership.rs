@@ -144,7 +144,7 @@ impl Coordinator {
             return None;
         }
         let mut state = self.state.clone();
-        let mut answers = Vec::new();
+        let (mut answers, mut added) = (Vec::new(), Vec::new());
         for (node, read, update) in new {
             let passed_cycle = state.last_cycle;
             let entry = UpdateEntry { included_through: 0, passed_cycle, free_through: 0 };
@@ -155,10 +155,11 @@ impl Coordinator {
                     state.nodes.remove(&old);
                     state.removed.insert(old);
                 }
-                None => state.placement.add(node, read, update),
+                None => added.push((node, read, update)),
             }
             state.nodes.insert(node, entry);
         }
+        state.placement.add_all(&added);
         state.plan_version += 1;
         state.follow(&self.state);
         Some(Decision { state, answers })

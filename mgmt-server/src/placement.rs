@@ -72,43 +72,26 @@ impl Side {
         loads
     }
 
-    fn add(&mut self, node: NodeId, replicas: usize) {
-        if !self.members.insert(node) {
-            return;
-        }
-        let mut load = 0;
-        for nodes in self.target.iter_mut().filter(|nodes| nodes.len() < replicas) {
-            nodes.push(node);
-            load += 1;
-        }
-        let copies: usize = self.target.iter().map(Vec::len).sum();
-        let share = copies / self.members.len().max(1);
-        let mut loads = self.loads();
-        // Ranges are taken from whoever has most at that moment, each of its ranges considered once.
-        let mut places: BTreeMap<NodeId, Vec<usize>> = BTreeMap::new();
-        for (range, nodes) in self.target.iter().enumerate() {
-            if !nodes.contains(&node) {
-                for owner in nodes {
-                    places.entry(*owner).or_default().push(range);
-                }
-            }
-        }
-        while load < share {
-            let Some((&donor, _)) =
-                places.iter().filter(|(_, p)| !p.is_empty()).max_by_key(|(n, _)| loads.get(n))
-            else {
-                return;
-            };
-            let Some(range) = places.get_mut(&donor).and_then(Vec::pop) else { return };
-            let Some(nodes) = self.target.get_mut(range) else { return };
-            if nodes.contains(&node) {
+    /// Gives ranges to new nodes, to one after the other: what each of them needs to know of all others is made once, because
+    /// thousands may come at the same time.
+    fn add_all(&mut self, nodes: impl Iterator<Item = NodeId>, replicas: usize) {
+        let mut copies: usize = self.target.iter().map(Vec::len).sum();
+        let mut donors = Donors::new(self);
+        for node in nodes {
+            if !self.members.insert(node) {
                 continue;
             }
-            if let Some(place) = nodes.iter_mut().find(|n| **n == donor) {
-                *place = node;
-                load += 1;
-                loads.entry(donor).and_modify(|l| *l -= 1);
+            let mut taken = Vec::new();
+            if copies < replicas * self.target.len() {
+                for (range, nodes) in self.target.iter_mut().enumerate().filter(|(_, n)| n.len() < replicas) {
+                    nodes.push(node);
+                    taken.push(range);
+                }
+                copies += taken.len();
             }
+            let share = copies / self.members.len().max(1);
+            donors.give(&mut self.target, node, share, &mut taken);
+            donors.join(node, taken);
         }
     }
 
@@ -179,6 +162,64 @@ impl Side {
     }
 }
 
+/// Who new nodes get their ranges from: whoever has most at that moment.
+struct Donors {
+    /// How many ranges each node has, and which node.
+    loads: BTreeSet<(usize, NodeId)>,
+    /// Which ranges it has.
+    ranges: BTreeMap<NodeId, Vec<usize>>,
+}
+
+impl Donors {
+    fn new(side: &Side) -> Donors {
+        let mut ranges: BTreeMap<NodeId, Vec<usize>> = BTreeMap::new();
+        for (range, nodes) in side.target.iter().enumerate() {
+            for node in nodes {
+                ranges.entry(*node).or_default().push(range);
+            }
+        }
+        let loads = ranges.iter().map(|(node, ranges)| (ranges.len(), *node)).collect();
+        Donors { loads, ranges }
+    }
+
+    /// Hands ranges over to `to` until it has its share, or nobody has one that it has not.
+    fn give(&mut self, target: &mut [Vec<NodeId>], to: NodeId, share: usize, taken: &mut Vec<usize>) {
+        // What it has already stays with its donors, and so do those who have nothing else.
+        let mut kept: BTreeMap<NodeId, Vec<usize>> = BTreeMap::new();
+        let mut out = Vec::new();
+        while taken.len() < share
+            && let Some((load, donor)) = self.loads.pop_last()
+        {
+            let Some(range) = self.ranges.get_mut(&donor).and_then(Vec::pop) else {
+                out.push((load, donor));
+                continue;
+            };
+            match target.get_mut(range).filter(|nodes| !nodes.contains(&to)) {
+                Some(nodes) => {
+                    nodes.iter_mut().filter(|n| **n == donor).for_each(|n| *n = to);
+                    taken.push(range);
+                    self.loads.insert((load - 1, donor));
+                }
+                None => {
+                    kept.entry(donor).or_default().push(range);
+                    self.loads.insert((load, donor));
+                }
+            }
+        }
+        self.loads.extend(out);
+        for (donor, ranges) in kept {
+            self.ranges.entry(donor).or_default().extend(ranges.into_iter().rev());
+        }
+    }
+
+    /// A node that has got its ranges gives, too.
+    fn join(&mut self, node: NodeId, mut ranges: Vec<usize>) {
+        ranges.sort_unstable();
+        self.loads.insert((ranges.len(), node));
+        self.ranges.insert(node, ranges);
+    }
+}
+
 /// A node's ranges.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Holding {
@@ -212,13 +253,14 @@ impl Placement {
 
     /// A node joins.
     pub fn add(&mut self, node: NodeId, read: bool, update: bool) {
+        self.add_all(&[(node, read, update)]);
+    }
+
+    /// Nodes join, which read or update or both.
+    pub fn add_all(&mut self, nodes: &[(NodeId, bool, bool)]) {
         let replicas = self.replicas as usize;
-        if read {
-            self.read.add(node, replicas);
-        }
-        if update {
-            self.update.add(node, replicas);
-        }
+        self.read.add_all(nodes.iter().filter(|n| n.1).map(|n| n.0), replicas);
+        self.update.add_all(nodes.iter().filter(|n| n.2).map(|n| n.0), replicas);
         self.changed();
     }
 
@@ -280,6 +322,20 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn nodes_that_come_together_get_what_they_would_get_one_by_one(
+            replicas in 1_u32..4, bits in 4_u8..9, before in 0_u64..9, many in 1_u64..60
+        ) {
+            let mut one_by_one = Placement::new(RangeMap::new(bits), replicas);
+            (0..before).for_each(|node| one_by_one.add(NodeId(node), true, node.is_multiple_of(2)));
+            let mut together = one_by_one.clone();
+            let nodes: Vec<_> = (before..before + many).map(|n| (NodeId(n), n % 3 != 0, n % 3 != 1)).collect();
+            nodes.iter().for_each(|(node, read, update)| one_by_one.add(*node, *read, *update));
+            together.add_all(&nodes);
+            prop_assert_eq!(&together.read, &one_by_one.read);
+            prop_assert_eq!(&together.update, &one_by_one.update);
+        }
+
         #[test]
         fn any_history_of_nodes_keeps_the_rules(
             replicas in 1_u32..4, bits in 4_u8..9, steps in prop::collection::vec((0_u8..4, any::<u64>()), 1..40)

@@ -1,6 +1,7 @@
 //! Places in streams that nodes share: a stream that is interrupted at one node goes on at another, exactly behind the last
 //! page, without remembering pages; also at a node that was compacted, copied, rolled back or away for two generations. A
-//! cursor is a line of text, and another client goes on from it while the generation is held.
+//! cursor is a line of text, and another client goes on from it while the generation is held. All of it with pages
+//! distributed by their ids, and again with their ranges assigned.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "a test may panic")]
 
@@ -9,7 +10,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use tempfile::TempDir;
-use webbase_mgmt_server::{ManagementServer, ServerOptions, Settings};
+use webbase_mgmt_server::{Distribution, ManagementServer, ServerOptions, Settings};
 use webbase_node::cycle::message::Removal;
 use webbase_node::plan::{ReadPlan, Status};
 use webbase_node::{
@@ -30,12 +31,13 @@ struct Repository {
 
 impl Repository {
     /// Two update nodes, and read nodes of these organizations: r1, r2…
-    async fn start(read: &[Organization]) -> Repository {
+    async fn start(distribution: Distribution, read: &[Organization]) -> Repository {
         let dir = tempfile::tempdir().unwrap();
         let mut options = ServerOptions::new(dir.path().join("mgmt"), "127.0.0.1:0".parse().unwrap());
         let settings =
             Settings { down_after_ms: 1000, resend_ms: 200, lease_ms: 2000, ..Settings::default() };
         (options.replicas, options.range_bits, options.settings) = (2, 4, settings);
+        options.distribution = distribution;
         let server = ManagementServer::start(options).await.unwrap();
         let mut repository = Repository { dir, server, nodes: BTreeMap::new(), pages: BTreeSet::new() };
         repository.start_node("u1", Organization::Log).await;
@@ -210,9 +212,34 @@ async fn take(stream: &mut ClusterStream, taken: &mut BTreeSet<String>) -> bool 
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_log_goes_on_where_another_one_stopped() {
-    let mut repository = Repository::start(&[Organization::Log, Organization::Log]).await;
+macro_rules! with_both_distributions {
+    ($($test:ident),* $(,)?) => {
+        mod hash {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $test() {
+                super::$test(super::Distribution::Hash).await;
+            })*
+        }
+        mod uniform {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $test() {
+                super::$test(super::Distribution::Uniform).await;
+            })*
+        }
+    };
+}
+
+with_both_distributions!(
+    a_log_goes_on_where_another_one_stopped,
+    a_copy_keeps_places,
+    a_node_that_missed_two_generations_or_rolled_one_back_has_the_same_places,
+    places_by_key_are_good_everywhere_and_others_where_the_order_is_the_same,
+    a_generation_that_is_gone_is_said_to_be,
+    a_cursor_is_good_while_its_generation_is_held_and_goes_on_in_the_next,
+);
+
+async fn a_log_goes_on_where_another_one_stopped(distribution: Distribution) {
+    let mut repository = Repository::start(distribution, &[Organization::Log, Organization::Log]).await;
     repository.three_generations().await;
     repository.all_at(&["r1", "r2"]).await;
     // In the middle of a stream.
@@ -246,9 +273,8 @@ async fn a_log_goes_on_where_another_one_stopped() {
     repository.resume_all(&cursors).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_copy_keeps_places() {
-    let mut repository = Repository::start(&[Organization::Log, Organization::Log]).await;
+async fn a_copy_keeps_places(distribution: Distribution) {
+    let mut repository = Repository::start(distribution, &[Organization::Log, Organization::Log]).await;
     repository.three_generations().await;
     repository.all_at(&["r1", "r2"]).await;
     let cursors = repository.stream_with_cursors().await;
@@ -268,9 +294,10 @@ async fn a_copy_keeps_places() {
     repository.resume_all(&cursors).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_missed_two_generations_or_rolled_one_back_has_the_same_places() {
-    let mut repository = Repository::start(&[Organization::Log, Organization::Log]).await;
+async fn a_node_that_missed_two_generations_or_rolled_one_back_has_the_same_places(
+    distribution: Distribution,
+) {
+    let mut repository = Repository::start(distribution, &[Organization::Log, Organization::Log]).await;
     repository.add(0..400, 1).await;
     repository.cycle().await;
     repository.all_at(&["r1", "r2"]).await;
@@ -311,9 +338,10 @@ async fn a_node_that_missed_two_generations_or_rolled_one_back_has_the_same_plac
     repository.resume_all(&cursors).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn places_by_key_are_good_everywhere_and_others_where_the_order_is_the_same() {
-    let mut repository = Repository::start(&[Organization::Hash, Organization::Log]).await;
+async fn places_by_key_are_good_everywhere_and_others_where_the_order_is_the_same(
+    distribution: Distribution,
+) {
+    let mut repository = Repository::start(distribution, &[Organization::Hash, Organization::Log]).await;
     repository.three_generations().await;
     repository.all_at(&["r1", "r2"]).await;
     repository.kill("r2").await;
@@ -341,9 +369,8 @@ async fn places_by_key_are_good_everywhere_and_others_where_the_order_is_the_sam
     assert!(matches!(failed, NodeError::StreamLost { .. }), "{failed}");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_generation_that_is_gone_is_said_to_be() {
-    let mut repository = Repository::start(&[Organization::Log, Organization::Log]).await;
+async fn a_generation_that_is_gone_is_said_to_be(distribution: Distribution) {
+    let mut repository = Repository::start(distribution, &[Organization::Log, Organization::Log]).await;
     repository.add(0..300, 1).await;
     repository.cycle().await;
     let cursors = repository.stream_with_cursors().await;
@@ -356,4 +383,46 @@ async fn a_generation_that_is_gone_is_said_to_be() {
     let failed = cluster.resume(&middle).await.map(|_| ()).unwrap_err();
     assert!(matches!(failed, NodeError::StreamLost { generation: g, .. } if g == generation), "{failed}");
     assert!("nonsense".parse::<StreamCursor>().is_err());
+}
+
+async fn a_cursor_is_good_while_its_generation_is_held_and_goes_on_in_the_next(distribution: Distribution) {
+    let mut repository = Repository::start(distribution, &[Organization::Log, Organization::Log]).await;
+    repository.three_generations().await;
+    repository.all_at(&["r1", "r2"]).await;
+    let old = repository.pages.clone();
+    let cluster = repository.client().await;
+    let mut held = cluster.stream().await.unwrap();
+    let mut taken = BTreeSet::new();
+    while taken.len() < old.len() / 2 {
+        assert!(take(&mut held, &mut taken).await);
+    }
+    let (first_half, middle) = (taken.clone(), held.cursor().unwrap());
+    // The next generation supersedes some of those that are left, and brings new ones.
+    repository.add(300..400, 4).await;
+    repository.add(800..900, 4).await;
+    repository.cycle().await;
+    repository.all_at(&["r1", "r2"]).await;
+    let client =
+        Client::connect(repository.nodes["r1"].address().unwrap(), ClientSettings::default()).await.unwrap();
+    while !client.compact(1 << 30).await.unwrap().done {}
+    let mut rest = BTreeSet::new();
+    let mut resumed = cluster.resume(&middle.to_string().parse().unwrap()).await.unwrap();
+    assert_eq!(resumed.generation(), middle.generation());
+    while take(&mut resumed, &mut rest).await {}
+    assert!(rest.is_disjoint(&first_half) && rest.union(&first_half).eq(&old), "{} pages", rest.len());
+    while take(&mut held, &mut taken).await {}
+    assert!(taken == old);
+    drop((held, resumed));
+    // Gone, it goes on in the next: nothing of what was left is skipped, and what comes again is what arrived since.
+    let generation = middle.generation();
+    repository.until("the old generation is let go", |s| !s.kept.contains(&generation)).await;
+    let mut onward = cluster.go_on(&middle).await.unwrap();
+    assert!(onward.generation() > generation);
+    let mut rest = BTreeSet::new();
+    while take(&mut onward, &mut rest).await {}
+    let skipped = old.iter().filter(|url| !rest.contains(*url) && !first_half.contains(*url)).count();
+    assert_eq!(skipped, 0);
+    let newer: BTreeSet<String> = (300..400).map(url).collect();
+    let again: Vec<&String> = rest.intersection(&first_half).filter(|url| !newer.contains(*url)).collect();
+    assert!(again.is_empty(), "{} pages came again: {:?}", again.len(), again.first());
 }

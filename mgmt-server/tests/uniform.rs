@@ -13,6 +13,7 @@ use common::{Pages, Repository, add, until, url};
 use webbase_mgmt_server::{Distribution, ManagementServer, ServerOptions};
 use webbase_node::cycle::message::{Removal, SeenAgain};
 use webbase_node::plan::{Ask, INDEX_KEYS_MAX, Told};
+use webbase_node::wire::message::Code;
 use webbase_node::{ClientSettings, Cluster, ClusterSettings, HostOptions, Management, NodeError};
 use webbase_storage::{Organization, Page, PageId, PageKey, Version};
 
@@ -114,6 +115,75 @@ async fn new_pages_stay_away_from_full_nodes() {
     assert!(spread.len() == 2 && spread.values().all(|n| (100..200).contains(n)), "{spread:?}");
     cluster.cycle(|_| {}).await.unwrap();
     check(&cluster, &pages).await;
+}
+
+/// Pages whose bodies do not pack: so many bytes each.
+fn solid(numbers: std::ops::Range<usize>, version: u64, bytes: usize) -> Vec<(String, Vec<u8>)> {
+    let body = |n: usize| {
+        let mut word = (n as u64) << 32 | version | 1 << 63;
+        let next = std::iter::repeat_with(move || {
+            word = word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (word >> 56) as u8
+        });
+        next.take(bytes).collect()
+    };
+    numbers.map(|n| (url(n), body(n))).collect()
+}
+
+/// Adds some megabytes several times to update nodes of which one has room for less than its share of them. The page's range
+/// says another node each time; what that one has no room for goes elsewhere, and nothing is refused.
+async fn a_node_fills(read: Distribution, replicas: u32, nodes: &[&'static str]) {
+    const PAGES: usize = 100;
+    let server = move |options: &mut ServerOptions| {
+        (options.replicas, options.distribution) = (replicas, read);
+        options.update_distribution = Some(Distribution::Uniform);
+    };
+    let node = |name: &str, options: &mut HostOptions| {
+        if name.ends_with("small") {
+            options.storage.capacity_bytes = Some(6 << 20);
+        }
+    };
+    let repository = Repository::start(nodes, server, node).await;
+    let cluster = repository.client().await;
+    repository.until_known(&cluster, nodes.len()).await;
+    let mut pages = Pages::new();
+    for version in 1..=3 {
+        let made = solid(0..PAGES, version, 160 << 10);
+        common::add_made(&cluster, &made, version as usize).await;
+        pages.extend(made);
+    }
+    // The small one took some, and was full.
+    let small = repository.node_client("u1-small").await.stats().await.unwrap();
+    assert!(small.pages > 0 && small.free_bytes() < 3 << 20, "{small:?}");
+    cluster.cycle(|_| {}).await.unwrap();
+    common::check(&cluster, &pages).await;
+    let pages_there = cluster.status().await.unwrap().page_index.map(|index| index.pages);
+    assert!(pages_there.is_none_or(|there| there == PAGES as u64), "{pages_there:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_full_node_refuses_goes_where_there_is_room() {
+    a_node_fills(Distribution::Uniform, 1, &["u1-small", "u2", "r1"]).await;
+    a_node_fills(Distribution::Uniform, 2, &["u1-small", "u2", "u3", "r1", "r2"]).await;
+    a_node_fills(Distribution::Hash, 1, &["u1-small", "u2", "r1"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pages_are_refused_when_no_node_has_room() {
+    let server = |options: &mut ServerOptions| options.distribution = Distribution::Uniform;
+    let node = |_: &str, options: &mut HostOptions| options.storage.capacity_bytes = Some(6 << 20);
+    let repository = Repository::start(&["u1", "u2", "r1"], server, node).await;
+    let cluster = repository.client().await;
+    repository.until_known(&cluster, 3).await;
+    let made = solid(0..100, 1, 160 << 10);
+    let batch: Vec<Page<'_>> = made.iter().map(|(url, body)| Page { url, body, ..Page::default() }).collect();
+    let added = cluster.add(&batch).await.unwrap();
+    assert!(!added.refused.is_empty(), "twelve megabytes of room took sixteen");
+    let said = added
+        .refused
+        .iter()
+        .all(|(_, e)| matches!(e, NodeError::Refused { fault, .. } if fault.code == Code::NoSpace));
+    assert!(said, "{:?}", added.refused);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -43,6 +43,7 @@ mod management;
 pub mod plan;
 mod security;
 mod server;
+mod sort;
 pub mod wire;
 
 pub use client::{

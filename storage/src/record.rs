@@ -565,9 +565,16 @@ impl Record {
         }
     }
 
+    /// The page; without parsing the rest.
+    #[inline]
+    pub fn key(&self) -> PageKey {
+        let key = |header: &Header| PageKey { id: PageId(header.id.get()), tie: header.tie.get() };
+        Header::ref_from_prefix(&self.bytes).map_or(PageKey::MIN, |(header, _)| key(header))
+    }
+
     /// Digest of the dictionary that it is packed with, 0 for none; without parsing the rest.
     #[inline]
-    pub(crate) fn dictionary(&self) -> u64 {
+    pub fn dictionary(&self) -> u64 {
         Header::ref_from_prefix(&self.bytes).map_or(0, |(header, _)| header.dictionary.get())
     }
 

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use webbase_mgmt_server::{AddPlan, ReadPlan, Update};
-use webbase_node::cycle::RangeSet;
 use webbase_node::cycle::message::NodeId;
+use webbase_node::cycle::{Distribution, RangeSet};
 use webbase_storage::{PageId, PageKey, Version};
 
 use crate::invariants as rules;
@@ -23,6 +23,8 @@ pub struct Add {
     stamps: Vec<u32>,
     planned: Vec<NodeId>,
     has: Vec<NodeId>,
+    /// Who said that it has no room.
+    full: Vec<NodeId>,
     over: bool,
     /// The newest cycle when it ended, one way or the other.
     pub ended_cycle: u64,
@@ -84,8 +86,8 @@ impl World {
             epoch: 0,
             digest: self.adds.len() as u64,
         };
-        let (stamps, planned, has) = (vec![], vec![], vec![]);
-        let add = Add { key, version, attempt: 0, stamps, planned, has, over: false, ended_cycle: 0 };
+        let (stamps, planned, has, full) = (vec![], vec![], vec![], vec![]);
+        let add = Add { key, version, attempt: 0, stamps, planned, has, full, over: false, ended_cycle: 0 };
         self.adds.push(add);
         self.try_add(self.adds.len() - 1);
     }
@@ -123,6 +125,17 @@ impl World {
             let entry = map.add_entry(add.key, range);
             let entry = entry.unwrap_or_else(|| self.rng.range(0, u64::from(map.count())) as u32);
             add.planned = plan.ranges.get(entry as usize).cloned().unwrap_or_default();
+            let anywhere = map.update_distribution() == Distribution::Uniform && self.update == Update::Batch;
+            if anywhere && add.planned.iter().any(|node| add.full.contains(node)) {
+                let most = plan.ranges.iter().map(Vec::len).max().unwrap_or(0);
+                let roomy = |nodes: &&Vec<NodeId>| {
+                    nodes.len() == most && nodes.iter().all(|node| !add.full.contains(node))
+                };
+                if let Some(nodes) = plan.ranges.iter().find(roomy) {
+                    add.planned.clone_from(nodes);
+                    self.counts.elsewhere += 1;
+                }
+            }
             let planned = add.planned.clone();
             if planned.is_empty() && self.mutant == Some(Mutant::DropWhenDown) {
                 return self.acknowledge(index);
@@ -151,7 +164,12 @@ impl World {
         else {
             return;
         };
+        let full = node.is_full();
         let Some(disk) = &mut node.update else { return };
+        if full {
+            let ms = self.rng.range(1, 60);
+            return self.after(ms, Ev::AddRefused(index, attempt, id));
+        }
         let unwritten = self.mutant == Some(Mutant::AcknowledgeUnwritten) && version.digest.is_multiple_of(7);
         if !unwritten {
             let best = disk.epochs.entry(epoch).or_default().entry(key).or_insert(version);
@@ -185,6 +203,13 @@ impl World {
         self.check(checked);
         self.counts.acknowledged += 1;
         self.end_add(index);
+    }
+
+    /// A node has no room: by another entry of the plan, then, if there is one.
+    pub fn add_refused(&mut self, index: usize, attempt: u32, id: NodeId) {
+        let Some(add) = self.adds.get_mut(index).filter(|a| !a.over && a.attempt == attempt) else { return };
+        add.full.push(id);
+        self.try_add(index);
     }
 
     pub fn add_timeout(&mut self, index: usize, attempt: u32) {

@@ -43,6 +43,7 @@ impl World {
                 if let Some(node) = self.nodes.get_mut(&id) {
                     node.capacity = match &node.read {
                         Some(read) if node.capacity == u64::MAX => read.used() + room,
+                        None if node.capacity == u64::MAX => 0,
                         _ => u64::MAX,
                     };
                 }

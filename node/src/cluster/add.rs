@@ -6,13 +6,15 @@
 //!
 //! Under the distribution `uniform` the management server is asked for the ranges first, and says the same however often
 //! it is asked. Where only update nodes have it, a page goes by any entry of the plan: in turn, by those with most nodes up, and
-//! none of them busy or failing.
+//! none of them busy or failing. So does a page whose range has a full update node, wherever update nodes are `uniform`: a cycle
+//! asks all of them for all ranges. (With incremental update readers look for a page at the nodes of its range, so it has to
+//! go there.) A page is refused for want of room when no entry is left whose nodes all have some.
 //!
 //! A page that comes without a payload digest gets one here, the SHA-1 of its body, so that lists of captures need not read
 //! pages to tell it. Here, because it is the way of all pages into a repository and every client shares the work; a store
 //! takes what it is given.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -56,6 +58,9 @@ impl Adds {
         }
     }
 }
+
+/// Nodes that had no room for pages of this call.
+type Full = BTreeSet<NodeId>;
 
 /// A page on its way.
 struct Adding {
@@ -108,6 +113,7 @@ impl Cluster {
             }
         }
         let mut pause = PAUSE_MIN;
+        let mut full = Full::new();
         while !open.is_empty() {
             let planned = async {
                 self.assign(&mut open).await?;
@@ -122,19 +128,24 @@ impl Cluster {
                 }
                 _ => break,
             };
-            self.choose(&mut open, &plan);
+            self.choose(&mut open, &plan, &full);
             open = self.refuse_homeless(open, &plan, &mut done);
             open = self.pack(open, pages, &plan, &mut done).await;
-            if timeout_at(until, self.send(&mut open, &plan)).await.is_err() {
+            let full_before = full.len();
+            if timeout_at(until, self.send(&mut open, &plan, &mut full)).await.is_err() {
                 break;
             }
-            open = settle(open, &plan, &mut done);
+            let room_elsewhere = self.takers(&plan, &full).is_some();
+            open = settle(open, &plan, room_elsewhere, &mut done);
             // What was acknowledged is found by whoever reads with a plan that is not older.
             if self.is_incremental() {
                 self.inner.plans.not_older_than(plan.version);
             }
             if open.is_empty() || Instant::now() + pause >= until {
                 break;
+            }
+            if full.len() > full_before {
+                continue; // there is another node to try now
             }
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(PAUSE_MAX);
@@ -168,33 +179,45 @@ impl Cluster {
         Ok(())
     }
 
-    /// Chooses the plan's entry for each page.
-    fn choose(&self, open: &mut [Adding], plan: &AddPlan) {
+    /// Chooses the plan's entry for each page: that of its range, if it has one and that has room.
+    fn choose(&self, open: &mut [Adding], plan: &AddPlan, full: &Full) {
         let map = self.inner.repository.map;
-        let takers = self.takers(plan);
+        let takers = self.takers(plan, full).unwrap_or_default();
+        let connections = &self.inner.connections;
+        let is_full = |node: &NodeId| full.contains(node) || connections.is_full(*node);
         for adding in open {
-            adding.entry = adding.range.and_then(|range| {
-                map.add_entry(adding.key, range).or_else(|| {
+            let own = adding.range.and_then(|range| map.add_entry(adding.key, range));
+            adding.entry = match own {
+                Some(_) if takers.is_empty() => own,
+                Some(_) if !nodes_of(plan, own).iter().any(is_full) => own,
+                _ => {
                     let turn = self.inner.turn.fetch_add(1, Ordering::Relaxed);
-                    takers.get(turn % takers.len().max(1)).copied()
-                })
-            });
+                    let any = || u32::try_from(turn % plan.ranges.len().max(1)).ok();
+                    takers.get(turn % takers.len().max(1)).copied().or_else(any)
+                }
+            };
         }
     }
 
-    /// The entries of a plan that pages go by in turn, where any will do.
-    fn takers(&self, plan: &AddPlan) -> Vec<u32> {
-        if self.inner.repository.map.update_distribution() == Distribution::Hash {
-            return Vec::new();
+    /// The entries of a plan that pages go by in turn, where any will do; `None`, where the range or the id says it, and where
+    /// all are full.
+    fn takers(&self, plan: &AddPlan, full: &Full) -> Option<Vec<u32>> {
+        if self.inner.repository.map.update_distribution() == Distribution::Hash || self.is_incremental() {
+            return None;
         }
-        let most = plan.ranges.iter().map(Vec::len).max().unwrap_or(0);
+        let most = plan.ranges.iter().map(Vec::len).max().filter(|most| *most > 0)?;
         let connections = &self.inner.connections;
-        let shunned = |nodes: &[NodeId]| {
-            nodes.iter().any(|node| connections.is_avoided(*node) || connections.is_busy(*node))
+        let shunned = |node: &NodeId| {
+            connections.is_avoided(*node) || connections.is_busy(*node) || connections.is_full(*node)
         };
-        let full = || (0_u32..).zip(&plan.ranges).filter(|(_, nodes)| most > 0 && nodes.len() == most);
-        let best: Vec<u32> = full().filter(|(_, nodes)| !shunned(nodes)).map(|(entry, _)| entry).collect();
-        if best.is_empty() { full().map(|(entry, _)| entry).collect() } else { best }
+        let able: Vec<(u32, &Vec<NodeId>)> = (0..)
+            .zip(&plan.ranges)
+            .filter(|(_, nodes)| nodes.len() == most && nodes.iter().all(|node| !full.contains(node)))
+            .collect();
+        let best = able.iter().filter(|(_, nodes)| !nodes.iter().any(shunned)).map(|(entry, _)| *entry);
+        let best: Vec<u32> = best.collect();
+        let takers = if best.is_empty() { able.into_iter().map(|(entry, _)| entry).collect() } else { best };
+        Some(takers).filter(|takers: &Vec<u32>| !takers.is_empty())
     }
 
     /// Pages of ranges without update node are not taken, and that is said at once; so are new pages that no range takes.
@@ -270,8 +293,8 @@ impl Cluster {
         packed
     }
 
-    /// Sends to every node what it does not have, to all at once, and notes who has what.
-    async fn send(&self, open: &mut [Adding], plan: &AddPlan) {
+    /// Sends to every node what it does not have, to all at once, and notes who has what and who has no room.
+    async fn send(&self, open: &mut [Adding], plan: &AddPlan, full: &mut Full) {
         let mut shares: BTreeMap<NodeId, Share> = BTreeMap::new();
         for (at, adding) in open.iter_mut().enumerate() {
             adding.failed = None;
@@ -308,7 +331,12 @@ impl Cluster {
                 let Some(adding) = open.get_mut(at) else { continue };
                 match result {
                     Ok(()) => adding.durable.push(node),
-                    Err(e) => adding.failed = Some(e),
+                    Err(e) => {
+                        if is_full(&e) {
+                            full.insert(node);
+                        }
+                        adding.failed = Some(e);
+                    }
                 }
             }
         }
@@ -320,7 +348,7 @@ fn nodes_of(plan: &AddPlan, entry: Option<u32>) -> &[NodeId] {
 }
 
 /// Sorts pages after a try: acknowledged, refused for good, or to be tried again.
-fn settle(open: Vec<Adding>, plan: &AddPlan, done: &mut Adds) -> Vec<Adding> {
+fn settle(open: Vec<Adding>, plan: &AddPlan, room_elsewhere: bool, done: &mut Adds) -> Vec<Adding> {
     let mut again = Vec::new();
     for mut adding in open {
         let nodes = nodes_of(plan, adding.entry);
@@ -333,6 +361,7 @@ fn settle(open: Vec<Adding>, plan: &AddPlan, done: &mut Adds) -> Vec<Adding> {
                 adding.alone = true;
                 again.push(adding);
             }
+            Some(e) if is_full(e) && room_elsewhere => again.push(adding),
             Some(e) if is_final(e) => done.refused.push((adding.at, e.clone())),
             _ => again.push(adding),
         }
@@ -342,6 +371,11 @@ fn settle(open: Vec<Adding>, plan: &AddPlan, done: &mut Adds) -> Vec<Adding> {
 
 fn is_about_page(e: &NodeError) -> bool {
     matches!(e, NodeError::Refused { fault: Fault { code: Code::BadPage, .. }, .. })
+}
+
+/// Whether a node said that it has no room.
+pub(super) fn is_full(e: &NodeError) -> bool {
+    matches!(e, NodeError::Refused { fault: Fault { code: Code::NoSpace, .. }, .. })
 }
 
 /// Whether another try, here or elsewhere, would be refused for the same reason.

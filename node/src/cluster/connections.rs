@@ -1,5 +1,5 @@
-//! Connections to nodes: one each, made when needed, made again when broken; which nodes failed a moment ago, and which
-//! have much to do.
+//! Connections to nodes: one each, made when needed, made again when broken; which nodes failed a moment ago, which had no
+//! room, and which have much to do.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -10,6 +10,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
+use super::add::is_full;
 use crate::client::{Client, ClientSettings};
 use crate::cycle::message::NodeId;
 use crate::error::{NodeError, Result};
@@ -27,6 +28,8 @@ struct Node {
     slot: Slot,
     /// It failed: asked last until then.
     avoided_until: Option<Instant>,
+    /// It had no room for pages: they go elsewhere until then, where they can.
+    full_until: Option<Instant>,
     /// The last plan says that it has much more to do than others.
     busy: bool,
     /// Requests of this client that it has not answered.
@@ -89,7 +92,13 @@ impl Connections {
     pub(super) fn failed(&self, id: NodeId, why: &NodeError) {
         let mut nodes = self.nodes.lock();
         let Some(node) = nodes.get_mut(&id) else { return };
-        node.avoided_until = Some(Instant::now() + self.avoid);
+        let until = Some(Instant::now() + self.avoid);
+        if is_full(why) {
+            // It reads as well as ever.
+            node.full_until = until;
+            return;
+        }
+        node.avoided_until = until;
         if !matches!(why, NodeError::Refused { .. }) {
             node.slot = Slot::default();
         }
@@ -105,6 +114,12 @@ impl Connections {
     /// Whether a node failed a moment ago.
     pub(super) fn is_avoided(&self, id: NodeId) -> bool {
         let until = self.nodes.lock().get(&id).and_then(|node| node.avoided_until);
+        until.is_some_and(|until| Instant::now() < until)
+    }
+
+    /// Whether a node had no room for pages a moment ago.
+    pub(super) fn is_full(&self, id: NodeId) -> bool {
+        let until = self.nodes.lock().get(&id).and_then(|node| node.full_until);
         until.is_some_and(|until| Instant::now() < until)
     }
 

@@ -36,6 +36,8 @@ pub(super) struct Served {
 pub(super) struct Generations {
     pub(super) store: Arc<dyn PageStore>,
     pub(super) dir: PathBuf,
+    /// Where files without a name may be.
+    pub(super) scratch: PathBuf,
     pub(super) map: RangeMap,
     /// Their URL indexes.
     pub(super) urls: Arc<UrlIndexes>,
@@ -54,7 +56,7 @@ impl Generations {
         file: &mut NodeFile,
     ) -> Result<Generations> {
         let urls = UrlIndexes::open(dir, key)?;
-        let dir = dir.join("pages");
+        let (scratch, dir) = (dir.to_owned(), dir.join("pages"));
         let store = open_or_create(&dir, key, organization, options)?;
         if file.numbers.is_empty() {
             let number = store.generations().last().copied().unwrap_or(0) + 1;
@@ -70,7 +72,7 @@ impl Generations {
             }
         }
         urls.retain(&file.numbers.values().copied().collect::<Vec<_>>())?;
-        let generations = Generations { store, dir, map, urls, served: RwLock::default() };
+        let generations = Generations { store, dir, scratch, map, urls, served: RwLock::default() };
         generations.serve(file)?;
         Ok(generations)
     }

@@ -13,6 +13,7 @@
 //! One task runs the cycle's machine: it hands the machine what is heard and what has ended, and carries out what the
 //! machine wants (intents.rs, pull.rs). The server answers from generations and epochs (pages.rs) whatever goes on.
 
+mod arrivals;
 mod epochs;
 mod file;
 mod generations;

@@ -491,8 +491,7 @@ impl Pages for NodePages {
     }
 
     fn places(&self, generation: u64) -> Option<Arc<dyn Places>> {
-        // Where ranges are assigned copies do not keep the order of arrival.
-        let read = self.read.as_ref().filter(|_| generation & EPOCH == 0 && !self.map.is_uniform())?;
+        let read = self.read.as_ref().filter(|_| generation & EPOCH == 0)?;
         let Served { snapshot, runs, .. } = read.get(generation).ok()?;
         Some(Arc::new(Placed { runs, snapshot, map: self.map }))
     }

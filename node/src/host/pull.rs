@@ -12,7 +12,7 @@
 //! 2. Fetching the next window goes on while the store takes the last one.
 //! 3. Nothing is visible before the state is kept; whatever ends a pull early is rolled back.
 //! 4. What arrives with a generation is one run of the store, in key order (runs.rs). An exact copy is taken in order of
-//!    arrival and key, a run for each arrival, so that pages lie as they do at the source.
+//!    arrival and key (arrivals.rs), a run for each arrival, so that pages lie as they do at the source.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -21,8 +21,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use tokio::sync::mpsc;
 use webbase_storage::urls::Urls;
-use webbase_storage::{PageKey, PageStore, Record, Seen, Version};
+use webbase_storage::{Organization, PageKey, PageStore, Record, Seen, Version};
 
+use super::arrivals::{Arrivals, ByArrival};
 use super::epochs::EPOCH;
 use super::generations::Generations;
 use super::groups::{Cuts, Group, Groups};
@@ -49,6 +50,7 @@ const DELETE_PAGES: usize = 64 << 10;
 const RENEWED_PAGES: usize = 64 << 10;
 
 /// Why a pull ended early.
+#[derive(Debug)]
 pub(super) enum Failed {
     Cancelled,
     Source(NodeId),
@@ -90,9 +92,9 @@ struct Source {
 }
 
 /// A page that is wanted, and from where.
-struct Wanted {
-    entry: Entry,
-    source: usize,
+pub(super) struct Wanted {
+    pub(super) entry: Entry,
+    pub(super) source: usize,
 }
 
 /// What a group of ranges needs.
@@ -101,15 +103,10 @@ struct Listed {
     gone: Vec<PageKey>,
     /// Those that `wanted` counts.
     sources: Vec<Source>,
-    order: Order,
 }
 
-/// Ranges whose pages will lie in an order of their own, and ranges whose pages will lie as everywhere.
-#[derive(Default)]
-struct Order {
-    alone: RangeSet,
-    shared: RangeSet,
-}
+/// What the pages that follow each other in a run have in common: their arrival, and, where a run has but one group, that.
+type InRun = (Option<Group>, u64);
 
 /// What belongs to a state that was pulled.
 #[derive(Default)]
@@ -165,8 +162,9 @@ impl Puller {
         self.progress.restart();
         let (mut pages, mut bytes) = (0, 0);
         let mut groups = self.groups(None);
+        let mut arrivals = Arrivals::default();
         while let Some((group, rows_max)) = groups.next() {
-            let Some(listed) = self.wanted(&group, rows_max).await? else {
+            let Some(listed) = self.wanted(&group, rows_max, &mut arrivals).await? else {
                 groups.cut(&group);
                 continue;
             };
@@ -203,46 +201,79 @@ impl Puller {
         sender: &mpsc::Sender<Step>,
         pages: u64,
     ) -> Result<(RangeSet, RangeSet), Failed> {
-        let (mut alone, mut shared) = (RangeSet::new(), RangeSet::new());
-        let mut last = None;
+        let is_exact = matches!(self.pull.mode, PullMode::Exact { .. });
+        // A store in key order has no use for another one.
+        let is_log = self.generations.store.organization() == Organization::Log;
+        let sorts = is_exact && is_log && self.generations.map.is_uniform();
+        let mut sorting = sorts.then(|| ByArrival::new(&self.generations.scratch));
+        let (mut arrivals, mut run, mut of) = (Arrivals::default(), None, Vec::new());
         let mut groups = self.groups(Some(pages.max(self.generations.store.stats().pages)));
         while let Some((group, rows_max)) = groups.next() {
-            let Some(Listed { mut wanted, gone, sources, order }) = self.wanted(&group, rows_max).await?
-            else {
+            if sender.is_closed() {
+                return Ok(Default::default()); // the store failed, and says so
+            }
+            let Some(listed) = self.wanted(&group, rows_max, &mut arrivals).await? else {
                 groups.cut(&group);
                 continue;
             };
-            order.alone.iter().for_each(|range| alone.insert(range));
-            order.shared.iter().for_each(|range| shared.insert(range));
+            let Listed { mut wanted, gone, sources } = listed;
             if !gone.is_empty() && sender.send(Step::Delete(gone)).await.is_err() {
-                return Ok((alone, shared)); // the store failed, and says so
+                return Ok(Default::default());
+            }
+            if let Some(rows) = sorting.take() {
+                (sorting, of) = (Some(rows.with(wanted).await?), sources);
+                continue;
             }
             wanted.sort_by_key(|w| (w.entry.arrival, w.entry.key));
-            let mut rest = wanted.as_slice();
-            while let Some(first) = rest.first() {
-                let (mut bytes, arrival) = (0, first.entry.arrival);
-                // An arrival's pages are a run; under a delta, where there is but one, all groups are the same one.
-                let is_exact = matches!(self.pull.mode, PullMode::Exact { .. });
-                let begins = last.replace((is_exact.then(|| group.clone()), arrival));
-                if begins != last && sender.send(Step::Begin(arrival)).await.is_err() {
-                    return Ok((alone, shared));
+            // Under a delta, where there is but one arrival, all groups are one run.
+            let group = is_exact.then_some(group);
+            self.fetch_some(sender, &wanted, &sources, group.as_ref(), &mut run).await?;
+        }
+        if let Some(rows) = sorting {
+            let mut rest = rows.finish().await?;
+            loop {
+                let (wanted, left) = rest.next().await?;
+                if wanted.is_empty() || sender.is_closed() {
+                    break;
                 }
-                let fits = |w: &&Wanted| {
-                    bytes += w.entry.bytes;
-                    bytes <= WINDOW_BYTES && w.entry.arrival == arrival
-                };
-                let count = rest.iter().take(WINDOW_PAGES).take_while(fits).count().max(1);
-                let (window, later) = rest.split_at(count);
-                rest = later;
-                let records = self.fetch(window, &sources).await?;
-                let done = (records.len() as u64, window.iter().map(|w| w.entry.bytes).sum());
-                if sender.send(Step::Merge(records)).await.is_err() {
-                    return Ok((alone, shared));
-                }
-                self.progress.add(done);
+                self.fetch_some(sender, &wanted, &of, None, &mut run).await?;
+                rest = left;
             }
         }
-        Ok((alone, shared))
+        Ok(if is_exact { arrivals.orders(&self.pull.fetch) } else { Default::default() })
+    }
+
+    /// Fetches pages, in order of arrival and key, and hands them on. Where the store has failed, and says so, nobody takes them.
+    async fn fetch_some(
+        &self,
+        sender: &mpsc::Sender<Step>,
+        wanted: &[Wanted],
+        sources: &[Source],
+        group: Option<&Group>,
+        run: &mut Option<InRun>,
+    ) -> Result<(), Failed> {
+        let mut rest = wanted;
+        while let Some(first) = rest.first() {
+            let (mut bytes, arrival) = (0, first.entry.arrival);
+            let before = run.replace((group.cloned(), arrival));
+            if before != *run && sender.send(Step::Begin(arrival)).await.is_err() {
+                return Ok(());
+            }
+            let fits = |w: &&Wanted| {
+                bytes += w.entry.bytes;
+                bytes <= WINDOW_BYTES && w.entry.arrival == arrival
+            };
+            let count = rest.iter().take(WINDOW_PAGES).take_while(fits).count().max(1);
+            let (window, later) = rest.split_at(count);
+            rest = later;
+            let records = self.fetch(window, sources).await?;
+            let done = (records.len() as u64, window.iter().map(|w| w.entry.bytes).sum());
+            if sender.send(Step::Merge(records)).await.is_err() {
+                return Ok(());
+            }
+            self.progress.add(done);
+        }
+        Ok(())
     }
 
     /// What to go through, and in which parts.
@@ -260,8 +291,13 @@ impl Puller {
     }
 
     /// What has to be fetched for a group, in order of keys, and what has to go; `None`, if its lists have more than
-    /// `rows_max` rows.
-    async fn wanted(&self, group: &Group, rows_max: usize) -> Result<Option<Listed>, Failed> {
+    /// `rows_max` rows. Of an exact copy it takes note when pages arrived.
+    async fn wanted(
+        &self,
+        group: &Group,
+        rows_max: usize,
+        arrivals: &mut Arrivals,
+    ) -> Result<Option<Listed>, Failed> {
         self.check()?;
         match &self.pull.mode {
             PullMode::Delta { sources, changes } => {
@@ -278,7 +314,7 @@ impl Puller {
                         && removed.get(&key).is_none_or(|bound| version > *bound)
                 });
                 wanted.iter_mut().for_each(|w| w.entry.arrival = self.pull.target);
-                Ok(Some(Listed { wanted, gone: Vec::new(), sources, order: Order::default() }))
+                Ok(Some(Listed { wanted, gone: Vec::new(), sources }))
             }
             PullMode::Exact { sources } => {
                 // Each range from one source; neighbours from the same one where that can be.
@@ -298,7 +334,14 @@ impl Puller {
                 let Some(lists) = self.lists(asked, &group.keys, rows_max).await? else { return Ok(None) };
                 let mut wanted = newest(lists);
                 let Some(here) = self.own(group, rows_max).await? else { return Ok(None) };
-                let order = self.order(group, &wanted, &here);
+                let map = self.generations.map;
+                for Wanted { entry, .. } in &wanted {
+                    let range = map.range_of(entry.key, entry.version);
+                    match here.get(&entry.key).filter(|own| own.version == entry.version) {
+                        Some(own) => arrivals.stays(range, own.arrival),
+                        None => arrivals.comes(range, entry.arrival),
+                    }
+                }
                 let theirs: BTreeMap<PageKey, Version> =
                     wanted.iter().map(|w| (w.entry.key, w.entry.version)).collect();
                 // An own page that is not theirs goes, also if it is newer: the generation is what it is.
@@ -308,44 +351,9 @@ impl Puller {
                     .map(|(key, _)| *key)
                     .collect();
                 wanted.retain(|w| here.get(&w.entry.key).is_none_or(|own| own.version != w.entry.version));
-                Ok(Some(Listed { wanted, gone, sources: all, order }))
+                Ok(Some(Listed { wanted, gone, sources: all }))
             }
         }
-    }
-
-    /// What a copy does to the order of some ranges: what is added to pages that stay has to have arrived later.
-    fn order(&self, group: &Group, theirs: &[Wanted], here: &BTreeMap<PageKey, Entry>) -> Order {
-        let map = self.generations.map;
-        if map.is_uniform() {
-            // A range comes in several groups then, each in order of arrival.
-            return Order { alone: group.ranges.iter().copied().collect(), ..Order::default() };
-        }
-        // Of each range the latest arrival among the pages that stay, and the first among those that come.
-        let mut stays: BTreeMap<u32, u64> = BTreeMap::new();
-        let mut comes: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
-        for Wanted { entry, .. } in theirs {
-            let range = map.range_of(entry.key, entry.version);
-            match here.get(&entry.key).filter(|own| own.version == entry.version) {
-                Some(own) => {
-                    _ = stays.entry(range).and_modify(|a| *a = own.arrival.max(*a)).or_insert(own.arrival)
-                }
-                None => {
-                    let (first, last) = comes.entry(range).or_insert((entry.arrival, entry.arrival));
-                    (*first, *last) = (entry.arrival.min(*first), entry.arrival.max(*last));
-                }
-            }
-        }
-        let mut order = Order::default();
-        for range in &group.ranges {
-            let (first, last) = comes.get(range).copied().unwrap_or((UNKNOWN - 1, 0));
-            let in_order = match stays.get(range) {
-                Some(latest) => *latest < first,
-                None => true,
-            };
-            let set = if in_order && last != UNKNOWN { &mut order.shared } else { &mut order.alone };
-            set.insert(*range);
-        }
-        order
     }
 
     /// The store's own pages of a group, with their arrivals; `None`, if there are more than `rows_max`.

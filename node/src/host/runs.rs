@@ -2,7 +2,8 @@
 //!
 //! What a generation brings to a node is appended in key order. That is a *run*, and the generation is the *arrival* of its
 //! pages; copies from node to node keep arrivals. So the pages of a range lie in order of (arrival, key) wherever they are,
-//! though their ordinals differ.
+//! though their ordinals differ. Where ranges are assigned a run has pages of all ranges, in order of their keys; of each
+//! range they lie in order all the same.
 //!
 //! A file `runs-N` beside the store, N being the number under which the store keeps the generation: magic "WBRN" 4,
 //! version 4, the runs as postcard writes them, CRC-64 of all the above 8. Without it nothing is known of the order.
@@ -12,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use webbase_storage::{Cursor, Organization, PageKey, PageStore, Snapshot, StreamSpec, crc64};
+use webbase_storage::{Cursor, Organization, PageKey, PageStore, Snapshot, StreamSpec, Version, crc64};
 
 use super::file::replace;
 use crate::cycle::{RangeMap, RangeSet};
@@ -149,7 +150,10 @@ pub(super) struct Placed {
 impl Placed {
     /// The first ordinal that may have a page of a range behind its place.
     fn start_in(&self, range: u32, arrival: u64, key: PageKey) -> u64 {
-        let first_key = PageKey { id: *self.map.ids(range).start(), tie: 0 };
+        let first_key = match self.map.is_uniform() {
+            true => PageKey::MIN,
+            false => PageKey { id: *self.map.ids(range).start(), tie: 0 },
+        };
         let from = |run: &Run, key: PageKey| {
             self.snapshot.ordinal_from(run.first..run.end, key).unwrap_or(run.first)
         };
@@ -162,14 +166,25 @@ impl Placed {
 }
 
 impl Places for Placed {
-    fn arrival(&self, ordinal: u64, key: PageKey) -> Option<u64> {
-        Some(self.runs.shared_arrival(self.map.range_of_key(key)?, Some(ordinal)))
-            .filter(|arrival| *arrival != UNKNOWN)
+    fn arrival(&self, ordinal: u64, key: PageKey, version: Option<Version>) -> Option<u64> {
+        let range = match version {
+            Some(version) => Some(self.map.range_of(key, version)),
+            None => self.map.range_of_key(key),
+        };
+        let arrival = match range {
+            Some(range) => self.runs.shared_arrival(range, Some(ordinal)),
+            None => self.runs.arrival(Some(ordinal)),
+        };
+        Some(arrival).filter(|arrival| *arrival != UNKNOWN)
     }
 
     fn start(&self, ranges: &WireRanges, after: &After) -> Option<u64> {
         let mut start = u64::MAX;
-        for range in (0..self.map.count()).filter(|range| ranges.contains(*self.map.ids(*range).start())) {
+        let wanted = |range: &u32| match self.map.is_uniform() {
+            true => ranges.has(*range),
+            false => ranges.contains(*self.map.ids(*range).start()),
+        };
+        for range in (0..self.map.count()).filter(wanted) {
             if self.runs.alone.contains(range) {
                 return None;
             }

@@ -10,7 +10,6 @@ mod requests;
 mod select;
 mod shared;
 mod slices;
-mod sort;
 mod stream;
 mod workers;
 

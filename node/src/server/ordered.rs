@@ -19,8 +19,8 @@ use super::by_url::ByUrl;
 use super::pages::{Answer, Pages, Places};
 use super::requests::{Counted, Stop};
 use super::select::Selection;
-use super::sort::{Merge, Sorted, Sorter};
 use super::workers::Lane;
+use crate::sort::{Merge, Sorted, Sorter};
 use crate::wire::message::{self, Code, Fault, Lost, OrderedHead, Place, StreamOrder, UNKNOWN};
 use crate::wire::mux::Call;
 use crate::wire::ranges::RangeSet;
@@ -344,7 +344,7 @@ impl Gathering {
         let places = &self.places;
         let arrival = || {
             let known =
-                places.as_ref().zip(ordinal).and_then(|(places, ordinal)| places.arrival(ordinal, key));
+                places.as_ref().zip(ordinal).and_then(|(places, ordinal)| places.arrival(ordinal, key, None));
             known.unwrap_or(UNKNOWN)
         };
         if self.asked.is_left(&place, key, arrival) {

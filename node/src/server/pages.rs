@@ -16,8 +16,10 @@ use crate::wire::ranges::RangeSet;
 
 /// Where pages lie in the streams of a generation, in terms that all its nodes share.
 pub trait Places: Send + Sync {
-    /// The generation in which the page with this ordinal arrived; `None` where its range is in another order here.
-    fn arrival(&self, ordinal: u64, key: PageKey) -> Option<u64>;
+    /// The generation in which the page with this ordinal arrived; `None` where its range is in another order here. Where only
+    /// its version would say its range, and that is not known, it is told all the same: it tells what was delivered, though it
+    /// may be no place here.
+    fn arrival(&self, ordinal: u64, key: PageKey, version: Option<Version>) -> Option<u64>;
 
     /// The first ordinal that may have a page behind these places; `None` when one of the ranges is in another order here.
     fn start(&self, ranges: &RangeSet, after: &After) -> Option<u64>;

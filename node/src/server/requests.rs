@@ -97,10 +97,8 @@ impl Requests {
     }
 
     fn answer(&self, mux: &Mux, id: u32, record: &Record) -> bool {
-        if let Some(pages) = &self.inner.service.pages {
-            mux.send_dictionary(record.get().dictionary(), |digest| pages.dictionary(digest));
-        }
-        mux.answer_records(id, std::slice::from_ref(record.bytes()))
+        let find = |digest| self.inner.service.pages.as_ref()?.dictionary(digest);
+        mux.answer_record(id, record.bytes(), record.dictionary(), find)
     }
 }
 

@@ -116,9 +116,10 @@ impl Wanted {
     /// The arrival of a page, and whether it is wanted.
     fn look_at(&self, ordinal: Option<u64>, key: PageKey, version: Option<Version>) -> (u64, bool) {
         let places = self.places.as_ref().zip(ordinal);
-        let arrival = places.and_then(|(places, ordinal)| places.arrival(ordinal, key)).unwrap_or(UNKNOWN);
+        let arrival = places.and_then(|(places, ordinal)| places.arrival(ordinal, key, version));
+        let arrival = arrival.unwrap_or(UNKNOWN);
         // Who cannot tell the range of what is lost names it: the client finds out.
-        let Some(range) = self.pages.range_of(&self.ranges, key, version) else { return (UNKNOWN, true) };
+        let Some(range) = self.pages.range_of(&self.ranges, key, version) else { return (arrival, true) };
         let behind = self.after.as_ref().is_none_or(|after| after.is_wanted(range, arrival, key));
         (arrival, behind && self.ranges.has(range))
     }

@@ -17,6 +17,8 @@ use crate::error::{NodeError, Result};
 
 /// Rounds of reading and writing before other tasks get their turn.
 const ROUNDS: usize = 16;
+/// Frames between two looks at how much waits to be written.
+const FRAMES: usize = 8;
 /// How long a connection that is closed because of an error may take to hand the error over.
 const LINGER: Duration = Duration::from_millis(500);
 
@@ -38,6 +40,14 @@ impl Accept for AcceptNone {
     }
 }
 
+/// What happened since a tick.
+#[derive(Default)]
+struct Since {
+    heard: bool,
+    opened: bool,
+    wrote: bool,
+}
+
 /// Drives one connection to its end.
 pub(crate) struct Driver<S, A> {
     pub(crate) socket: S,
@@ -49,6 +59,8 @@ pub(crate) struct Driver<S, A> {
     unflushed: bool,
     tick: Pin<Box<Sleep>>,
     tick_every: Duration,
+    /// What happened since the last tick: asking for the time costs too much to do it for every request.
+    since: Since,
     heard_at: Instant,
     pinged_at: Option<Instant>,
     wrote_at: Instant,
@@ -72,6 +84,7 @@ impl<S: Socket, A: Accept> Driver<S, A> {
             unflushed: false,
             tick: Box::pin(tokio::time::sleep(tick_every)),
             tick_every,
+            since: Since::default(),
             heard_at: now,
             pinged_at: None,
             wrote_at: now,
@@ -146,20 +159,17 @@ impl<S: Socket, A: Accept> Driver<S, A> {
 
     /// Handles the frames that were read; true if there were any.
     fn frames(&mut self) -> Result<bool> {
-        let (mut any, mut busy) = (false, false);
-        while !self.is_full() {
+        let mut any = false;
+        for count in 0.. {
+            if usize::is_multiple_of(count, FRAMES) && self.is_full() {
+                break;
+            }
             let Some(header) = self.input.next().map_err(|e| self.mux.violation(e))? else { break };
             any = true;
-            busy |= header.kind == Kind::Open;
+            self.since.opened |= header.kind == Kind::Open;
             self.frame(&header)?;
         }
-        if any {
-            self.heard_at = Instant::now();
-            self.pinged_at = None;
-            if busy {
-                self.busy_at = self.heard_at;
-            }
-        }
+        self.since.heard |= any;
         Ok(any)
     }
 
@@ -216,7 +226,9 @@ impl<S: Socket, A: Accept> Driver<S, A> {
 
     /// Writes what waits; true if something was written.
     fn write(&mut self, cx: &mut Context<'_>) -> Result<bool> {
-        self.mux.take_output(&mut self.output);
+        if self.output.is_empty() {
+            self.mux.take_output(&mut self.output);
+        }
         if self.output.is_empty() && !self.unflushed {
             return Ok(false);
         }
@@ -237,14 +249,23 @@ impl<S: Socket, A: Accept> Driver<S, A> {
                 Poll::Pending => {}
             }
         }
-        if any {
-            self.wrote_at = Instant::now();
-        }
+        self.since.wrote |= any;
         self.mux.written(self.output.bytes());
         Ok(any)
     }
 
     fn on_tick(&mut self, now: Instant) -> Result<()> {
+        let Since { heard, opened, wrote } = std::mem::take(&mut self.since);
+        if heard {
+            (self.heard_at, self.pinged_at) = (now, None);
+        }
+        if opened {
+            self.busy_at = now;
+        }
+        if wrote {
+            self.wrote_at = now;
+        }
+        self.output.let_go();
         let limits = &self.mux.limits;
         let (ping_after, dead_after, idle_after) = (limits.ping_after, limits.dead_after, limits.idle_after);
         if !self.output.is_empty() && now - self.wrote_at >= dead_after {

@@ -17,8 +17,6 @@
 //! 3. With the flag `records` the payload is whole records end to end, which carry their own CRC-64, or with `part` a
 //!    piece of one record larger than a frame. The sender adds no second checksum, the receiver checks the records'.
 
-use webbase_storage::crc64;
-
 /// Bytes of a frame before its payload.
 pub const HEADER_BYTES: usize = 16;
 /// Bytes of the check behind a payload.
@@ -159,7 +157,7 @@ pub enum FrameError {
 
 /// The check of a payload or a header.
 pub fn check(bytes: &[u8]) -> u32 {
-    crc64(bytes) as u32
+    super::check::check(bytes)
 }
 
 impl Header {

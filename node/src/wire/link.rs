@@ -26,6 +26,8 @@ const COPIED_BYTES: usize = 4 << 10;
 const COPIED_OUT_BYTES: usize = 12 << 10;
 /// Buffers in one write.
 const SLICES: usize = 64;
+/// Bytes of an empty buffer that are kept for good.
+const KEPT_BYTES: usize = 512 << 10;
 
 /// What was read and not yet taken as frames.
 #[derive(Default)]
@@ -117,12 +119,16 @@ impl Input {
     }
 }
 
-/// Frames to be written.
+/// Frames to be written: small things, copied behind each other, and large ones between them. The buffer is kept from one
+/// write to the next, whatever lies between.
 #[derive(Default)]
 pub(crate) struct Output {
-    chunks: VecDeque<Bytes>,
-    /// Small things, still growing.
-    small: BytesMut,
+    small: Vec<u8>,
+    /// Each behind so many bytes of `small`.
+    large: VecDeque<(usize, Bytes)>,
+    /// Bytes of `small` that are written.
+    written: usize,
+    /// Bytes that wait, of both.
     bytes: usize,
 }
 
@@ -138,62 +144,49 @@ impl Output {
 
     /// Appends a frame with a payload in one piece.
     pub(crate) fn frame(&mut self, header: Header, payload: &Bytes) {
-        let before = self.start(&header);
+        self.start(&header);
         self.shared(payload);
         if header.is_checked() {
             self.small.extend_from_slice(&frame::check(payload).to_le_bytes());
         }
-        self.bytes += before + header.rest_bytes();
     }
 
     /// Appends a frame with a small payload.
     pub(crate) fn small_frame(&mut self, header: Header, payload: &[u8]) {
-        let before = self.start(&header);
+        self.start(&header);
         self.small.extend_from_slice(payload);
         if header.is_checked() {
             self.small.extend_from_slice(&frame::check(payload).to_le_bytes());
         }
-        self.bytes += before + header.rest_bytes();
     }
 
     /// Appends a frame of records, which need no check.
-    pub(crate) fn records(&mut self, header: Header, records: impl Iterator<Item = Bytes>) {
-        let before = self.start(&header);
+    pub(crate) fn records(&mut self, header: Header, records: &[Bytes]) {
+        self.start(&header);
         for record in records {
-            self.shared(&record);
+            self.shared(record);
         }
-        self.bytes += before + header.rest_bytes();
     }
 
-    fn start(&mut self, header: &Header) -> usize {
+    /// Begins a frame, all of which follows.
+    fn start(&mut self, header: &Header) {
         self.small.extend_from_slice(&header.encode());
-        HEADER_BYTES
+        self.bytes += HEADER_BYTES + header.rest_bytes();
     }
 
     fn shared(&mut self, bytes: &Bytes) {
         if bytes.len() <= COPIED_OUT_BYTES {
             self.small.extend_from_slice(bytes);
         } else {
-            self.chunks.push_back(self.small.split().freeze());
-            self.chunks.push_back(bytes.clone());
+            self.large.push_back((self.small.len(), bytes.clone()));
         }
     }
 
-    /// Takes everything of `other`, behind what is there.
+    /// Takes everything of `other`, if nothing waits here; its buffer gets this one's place.
     pub(crate) fn take_all(&mut self, other: &mut Output) {
         if self.is_empty() {
-            std::mem::swap(&mut self.chunks, &mut other.chunks);
-            std::mem::swap(&mut self.small, &mut other.small);
-        } else {
-            if !self.small.is_empty() {
-                self.chunks.push_back(self.small.split().freeze());
-            }
-            self.chunks.append(&mut other.chunks);
-            if !other.small.is_empty() {
-                self.chunks.push_back(other.small.split().freeze());
-            }
+            std::mem::swap(self, other);
         }
-        self.bytes += std::mem::take(&mut other.bytes);
     }
 
     /// Writes once; returns how many bytes.
@@ -203,15 +196,28 @@ impl Output {
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<usize>> {
         let socket = Pin::new(socket);
-        let written = if self.chunks.is_empty() {
-            socket.poll_write(cx, &self.small)
+        let small = |from: usize, to: usize| self.small.get(from..to).unwrap_or_default();
+        let written = if self.large.is_empty() {
+            socket.poll_write(cx, small(self.written, self.small.len()))
         } else {
             let mut slices = [IoSlice::new(&[]); SLICES];
-            let all = self.chunks.iter().map(Bytes::as_ref).chain(std::iter::once(self.small.as_ref()));
-            let mut count = 0;
-            for (slice, chunk) in slices.iter_mut().zip(all.filter(|chunk| !chunk.is_empty())) {
-                *slice = IoSlice::new(chunk);
-                count += 1;
+            let (mut count, mut from) = (0, self.written);
+            let mut put = |bytes| {
+                // What finds no place is written next time.
+                if let Some(slice) = slices.get_mut(count) {
+                    *slice = IoSlice::new(bytes);
+                    count += 1;
+                }
+            };
+            for (behind, large) in self.large.iter().take(SLICES) {
+                if from < *behind {
+                    put(small(from, *behind));
+                    from = *behind;
+                }
+                put(large);
+            }
+            if self.large.len() <= SLICES && from < self.small.len() {
+                put(small(from, self.small.len()));
             }
             socket.poll_write_vectored(cx, slices.get(..count).unwrap_or_default())
         };
@@ -223,15 +229,28 @@ impl Output {
 
     fn advance(&mut self, mut n: usize) {
         self.bytes = self.bytes.saturating_sub(n);
-        while let Some(first) = self.chunks.front_mut() {
-            if n < first.len() {
-                first.advance(n);
+        while let Some((behind, large)) = self.large.front_mut() {
+            let small = n.min(behind.saturating_sub(self.written));
+            (self.written, n) = (self.written + small, n - small);
+            if self.written < *behind || n < large.len() {
+                large.advance(n);
                 return;
             }
-            n -= first.len();
-            self.chunks.pop_front();
+            n -= large.len();
+            self.large.pop_front();
         }
-        self.small.advance(n.min(self.small.len()));
+        self.written += n;
+        if self.bytes == 0 {
+            self.written = 0;
+            self.small.clear();
+        }
+    }
+
+    /// Lets a large buffer go that nothing is in. Now and then: a stream would need it again at once.
+    pub(crate) fn let_go(&mut self) {
+        if self.is_empty() {
+            self.small.shrink_to(KEPT_BYTES);
+        }
     }
 }
 
@@ -242,15 +261,16 @@ mod tests {
 
     #[tokio::test]
     async fn frames_survive_every_splitting() {
-        let payloads: Vec<Bytes> =
-            [0, 1, 500, 5000, 70_000, 262_144].iter().map(|&n| Bytes::from(vec![n as u8; n])).collect();
+        // The last ones are more than go into one write.
+        let sizes = [0, 1, 500, 5000, 70_000, 262_144, 20].into_iter().chain([13_000; 40]);
+        let payloads: Vec<Bytes> = sizes.map(|n| Bytes::from(vec![n as u8; n])).collect();
         for piece in [1_usize, 7, 4096, 1 << 20] {
             let (mut near, mut far) = tokio::io::duplex(piece.max(16));
             let mut output = Output::default();
             for (call, payload) in payloads.iter().enumerate() {
                 output.frame(Header::new(Kind::Data, call as u32, payload.len()), payload);
                 let records = Header { flags: RECORDS, ..Header::new(Kind::Data, 9, payload.len()) };
-                output.records(records, [payload.clone()].into_iter());
+                output.records(records, std::slice::from_ref(payload));
             }
             let write = async {
                 while !output.is_empty() {

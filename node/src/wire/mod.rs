@@ -5,6 +5,7 @@
 //! This one shape is a lookup (request, one answer), a stream (request, many), an add (many, answers between) and a
 //! control call (messages both ways).
 
+mod check;
 pub(crate) mod driver;
 pub mod frame;
 pub(crate) mod handshake;

@@ -131,6 +131,20 @@ impl State {
         }
     }
 
+    /// Sends a dictionary that the peer has not been sent yet.
+    fn send_dictionary(&mut self, digest: u64, find: impl FnOnce(u64) -> Option<Arc<Dictionary>>) {
+        if digest == 0 || self.sent_dictionaries.contains(&digest) {
+            return;
+        }
+        if let Some(dictionary) = find(digest) {
+            self.sent_dictionaries.push(digest);
+            let content = dictionary.content();
+            if content.len() <= frame::DICTIONARY_BYTES_MAX as usize {
+                self.out.small_frame(Header::new(Kind::Dictionary, 0, content.len()), content);
+            }
+        }
+    }
+
     fn waiting_bytes(&self) -> usize {
         self.out.bytes() + self.writing
     }
@@ -145,6 +159,9 @@ pub(crate) struct Mux {
     /// Calls the peer allows us.
     peer_calls: u32,
     pub(crate) dictionaries: Dictionaries,
+    /// What `goodbye` is, and whether it is closed, for those who ask often.
+    leaving: AtomicBool,
+    over: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -157,7 +174,9 @@ impl Mux {
         sent: Vec<u64>,
     ) -> Arc<Mux> {
         let state = Mutex::new(State { next_id: 1, sent_dictionaries: sent, ..State::default() });
-        Arc::new(Mux { peer, limits, peer_credit: peer_credit.into(), peer_calls, dictionaries, state })
+        let (peer_credit, leaving, over) =
+            (peer_credit.into(), AtomicBool::new(false), AtomicBool::new(false));
+        Arc::new(Mux { peer, limits, peer_credit, peer_calls, dictionaries, leaving, over, state })
     }
 
     fn refused(&self, fault: Fault) -> NodeError {
@@ -211,14 +230,22 @@ impl Mux {
 
     // What the accepting side does. These are called by the driver itself, which writes right after: nobody is woken.
 
-    /// Answers a request at once with whole records, if they fit the credit every call begins with.
-    pub(crate) fn answer_records(&self, id: u32, records: &[Bytes]) -> bool {
-        let length: usize = records.iter().map(Bytes::len).sum();
-        if length > DATA_BYTES || length as u64 > self.peer_credit {
+    /// Answers a request at once with a whole record, if it fits the credit every call begins with, and with the dictionary
+    /// that it needs before it.
+    pub(crate) fn answer_record(
+        &self,
+        id: u32,
+        record: &Bytes,
+        dictionary: u64,
+        find: impl FnOnce(u64) -> Option<Arc<Dictionary>>,
+    ) -> bool {
+        if record.len() > DATA_BYTES || record.len() as u64 > self.peer_credit {
             return false;
         }
-        let header = Header { flags: END | RECORDS, ..Header::new(Kind::Data, id, length) };
-        self.state.lock().out.records(header, records.iter().cloned());
+        let header = Header { flags: END | RECORDS, ..Header::new(Kind::Data, id, record.len()) };
+        let mut state = self.state.lock();
+        state.send_dictionary(dictionary, find);
+        state.out.records(header, std::slice::from_ref(record));
         true
     }
 
@@ -319,19 +346,8 @@ impl Mux {
 
     /// Sends dictionaries that the peer has not been sent yet; records that use them may follow.
     pub(crate) fn send_dictionary(&self, digest: u64, find: impl FnOnce(u64) -> Option<Arc<Dictionary>>) {
-        if digest == 0 {
-            return;
-        }
-        let mut state = self.state.lock();
-        if state.sent_dictionaries.contains(&digest) {
-            return;
-        }
-        if let Some(dictionary) = find(digest) {
-            state.sent_dictionaries.push(digest);
-            let content = dictionary.content();
-            if content.len() <= frame::DICTIONARY_BYTES_MAX as usize {
-                state.out.small_frame(Header::new(Kind::Dictionary, 0, content.len()), content);
-            }
+        if digest != 0 {
+            self.state.lock().send_dictionary(digest, find);
         }
     }
 
@@ -349,6 +365,7 @@ impl Mux {
         let mut state = self.state.lock();
         if !state.goodbye {
             state.goodbye = true;
+            self.leaving.store(true, Ordering::Relaxed);
             state.out.small_frame(Header::new(Kind::Goodbye, 0, 0), &[]);
             state.wake_driver();
         }
@@ -357,10 +374,11 @@ impl Mux {
     /// The peer takes no more calls.
     pub(crate) fn on_goodbye(&self) {
         self.state.lock().goodbye = true;
+        self.leaving.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn is_leaving(&self) -> bool {
-        self.state.lock().goodbye
+        self.leaving.load(Ordering::Relaxed)
     }
 
     /// Whether there is nothing left to do: no call, nothing to write.
@@ -373,12 +391,13 @@ impl Mux {
     pub(crate) fn close(&self, why: NodeError) {
         let mut state = self.state.lock();
         state.closed.get_or_insert(why);
+        self.over.store(true, Ordering::Release);
         state.calls.values_mut().for_each(CallState::wake);
         state.wake_driver();
     }
 
     pub(crate) fn closed(&self) -> Option<NodeError> {
-        self.state.lock().closed.clone()
+        if self.over.load(Ordering::Acquire) { self.state.lock().closed.clone() } else { None }
     }
 
     // What the driver does.
@@ -416,6 +435,7 @@ impl Mux {
     /// Gives up on what has waited too long; returns whether there is any call.
     pub(crate) fn tick(&self, now: Instant) -> bool {
         let mut state = self.state.lock();
+        state.out.let_go();
         for call in state.calls.values_mut() {
             if call.deadline.is_some_and(|deadline| deadline <= now) {
                 call.timed_out = true;
@@ -582,7 +602,7 @@ impl Call {
         }
         call.send_credit -= cost;
         match parts {
-            _ if flags & RECORDS != 0 => state.out.records(header, parts.iter().cloned()),
+            _ if flags & RECORDS != 0 => state.out.records(header, parts),
             [one] => state.out.frame(header, one),
             _ => state.out.small_frame(header, &parts.concat()),
         }

@@ -229,8 +229,8 @@ impl View {
         let mut result = Some(Ok(None));
         self.candidates(key.id, |part, position, ordinal| {
             match how.read_warm(part, position, ordinal) {
-                Some(Ok(record)) if record.get().key() != key => return false,
-                Some(Ok(record)) if how.dictionaries.has(record.get().dictionary()) => {
+                Some(Ok(record)) if record.key() != key => return false,
+                Some(Ok(record)) if how.dictionaries.has(record.dictionary()) => {
                     result = Some(Ok(Some(record)));
                 }
                 // Cold, or damaged: `read` finds out whose damage it is.

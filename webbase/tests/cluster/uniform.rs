@@ -78,11 +78,17 @@ async fn a_lost_index_is_made_anew_and_status_says_so() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cursors_of_many_ranges_go_on_over_http() {
+    for organization in ["hash", "log"] {
+        cursors_go_on(organization).await;
+    }
+}
+
+async fn cursors_go_on(organization: &str) {
     const PAGES: usize = 4000;
     let mut fleet = Fleet::new(1, &["--distribution", "uniform", "--range-bits", "10"]);
     fleet.node("u0", &["--role", "update"]);
     // Where the pages of all ranges come in one order, each range has a place of its own.
-    fleet.node("r0", &["--role", "read", "--organization", "hash"]);
+    fleet.node("r0", &["--role", "read", "--organization", organization]);
     let cluster = fleet.client().await;
     fleet.settled(&cluster).await;
     let truth = Truth::new(40);
@@ -113,7 +119,7 @@ async fn cursors_of_many_ranges_go_on_over_http() {
             _ => urls_of_warc(&streamed),
         };
         let different: std::collections::BTreeSet<&String> = urls.iter().collect();
-        assert_eq!((urls.len(), different.len()), (PAGES, PAGES), "{format}");
+        assert_eq!((urls.len(), different.len()), (PAGES, PAGES), "{format} of {organization}");
     }
 }
 

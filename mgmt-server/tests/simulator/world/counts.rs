@@ -15,6 +15,7 @@ pub struct Counts {
     pub no_space: u64,
     pub acknowledged: u64,
     pub refused: u64,
+    pub elsewhere: u64,
     pub streams: u64,
     pub reads: u64,
     pub removed_nodes: u64,
@@ -39,6 +40,7 @@ impl Counts {
         self.no_space += other.no_space;
         self.acknowledged += other.acknowledged;
         self.refused += other.refused;
+        self.elsewhere += other.elsewhere;
         self.streams += other.streams;
         self.reads += other.reads;
         self.removed_nodes += other.removed_nodes;
@@ -49,7 +51,7 @@ impl Counts {
         self.became_whole += other.became_whole;
     }
 
-    pub fn all(&self) -> [(&'static str, u64); 20] {
+    pub fn all(&self) -> [(&'static str, u64); 21] {
         [
             ("events", self.events),
             ("commits", self.commits),
@@ -63,6 +65,7 @@ impl Counts {
             ("no_space", self.no_space),
             ("acknowledged", self.acknowledged),
             ("refused", self.refused),
+            ("elsewhere", self.elsewhere),
             ("streams", self.streams),
             ("reads", self.reads),
             ("removed_nodes", self.removed_nodes),

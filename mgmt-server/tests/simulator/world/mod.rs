@@ -43,6 +43,7 @@ pub enum Ev {
     NewAdd,
     AddArrives(usize, u32, NodeId),
     AddAcknowledged(usize, u32, NodeId),
+    AddRefused(usize, u32, NodeId),
     AddTimeout(usize, u32),
     NewReader,
     ReaderStep(usize),
@@ -77,6 +78,13 @@ pub struct SimNode {
     pub lost: bool,
     pub slow: bool,
     pub capacity: u64,
+}
+
+impl SimNode {
+    /// Whether an update node takes no pages for want of room.
+    pub fn is_full(&self) -> bool {
+        self.read.is_none() && self.capacity == 0
+    }
 }
 
 pub struct World {
@@ -266,6 +274,7 @@ impl World {
             Ev::NewAdd => self.new_add(),
             Ev::AddArrives(add, attempt, node) => self.add_arrives(add, attempt, node),
             Ev::AddAcknowledged(add, attempt, node) => self.add_acknowledged(add, attempt, node),
+            Ev::AddRefused(add, attempt, node) => self.add_refused(add, attempt, node),
             Ev::AddTimeout(add, attempt) => self.add_timeout(add, attempt),
             Ev::NewReader if self.update == Update::Incremental => self.new_live_reader(),
             Ev::NewReader => self.new_reader(),

@@ -22,11 +22,11 @@ use crate::wire::message::Key;
 
 /// A page and where it stands in an order.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) struct Sorted {
-    pub(super) place: Vec<u8>,
-    pub(super) key: PageKey,
+pub(crate) struct Sorted {
+    pub(crate) place: Vec<u8>,
+    pub(crate) key: PageKey,
     /// Bytes of its record.
-    pub(super) bytes: u32,
+    pub(crate) bytes: u32,
 }
 
 /// Bytes that an entry takes in memory, besides its place.
@@ -35,7 +35,7 @@ const OVERHEAD_BYTES: usize = size_of::<Sorted>() + 16;
 const PLACE_BYTES_MAX: usize = 1 << 20;
 
 /// Takes entries in any order.
-pub(super) struct Sorter {
+pub(crate) struct Sorter {
     dir: PathBuf,
     budget_bytes: usize,
     gathered: Vec<Sorted>,
@@ -45,7 +45,7 @@ pub(super) struct Sorter {
 
 impl Sorter {
     /// One that holds about so many bytes in memory, and writes the rest to this folder.
-    pub(super) fn new(dir: &Path, budget_bytes: usize) -> Sorter {
+    pub(crate) fn new(dir: &Path, budget_bytes: usize) -> Sorter {
         Sorter {
             dir: dir.to_owned(),
             budget_bytes,
@@ -55,7 +55,7 @@ impl Sorter {
         }
     }
 
-    pub(super) fn push(&mut self, entry: Sorted) -> io::Result<()> {
+    pub(crate) fn push(&mut self, entry: Sorted) -> io::Result<()> {
         self.gathered_bytes += entry.place.len() + OVERHEAD_BYTES;
         self.gathered.push(entry);
         if self.gathered_bytes > self.budget_bytes {
@@ -89,7 +89,7 @@ impl Sorter {
     }
 
     /// All that was pushed, in order.
-    pub(super) fn finish(mut self) -> io::Result<Merge> {
+    pub(crate) fn finish(mut self) -> io::Result<Merge> {
         self.gathered.sort_unstable();
         let buffer_bytes = (self.budget_bytes / (self.runs.len() + 1)).clamp(4 << 10, 1 << 20);
         let mut merge = Merge { runs: Vec::new(), heads: BinaryHeap::new() };
@@ -163,7 +163,7 @@ impl Run {
 }
 
 /// Runs, read as one.
-pub(super) struct Merge {
+pub(crate) struct Merge {
     runs: Vec<Run>,
     heads: BinaryHeap<Reverse<(Sorted, usize)>>,
 }
@@ -180,14 +180,14 @@ impl Merge {
     ///
     /// # Errors
     /// When a run cannot be read.
-    pub(super) fn next(&mut self) -> io::Result<Option<Sorted>> {
+    pub(crate) fn next(&mut self) -> io::Result<Option<Sorted>> {
         let Some(Reverse((entry, run))) = self.heads.pop() else { return Ok(None) };
         self.refill(run)?;
         Ok(Some(entry))
     }
 
     /// Bytes of the next entry's record.
-    pub(super) fn next_bytes(&self) -> Option<u32> {
+    pub(crate) fn next_bytes(&self) -> Option<u32> {
         self.heads.peek().map(|Reverse((entry, _))| entry.bytes)
     }
 }
