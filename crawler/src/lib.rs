@@ -20,6 +20,8 @@ pub mod change_rate;
 pub mod crawl;
 pub mod fetcher;
 pub mod frontier;
+#[cfg(any(fuzzing, test))]
+pub mod fuzzing;
 pub mod importance;
 pub mod link_matrix;
 pub mod links;

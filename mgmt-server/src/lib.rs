@@ -14,6 +14,8 @@ mod cycle;
 mod database;
 mod error;
 mod expiry;
+#[cfg(any(fuzzing, test))]
+pub mod fuzzing;
 mod hub;
 mod indexes;
 mod leases;

@@ -88,6 +88,18 @@ pub fn node_files(data: &[u8]) {
     }
 }
 
+/// Bytes as a table of importance; as they are, and with checksums that hold.
+pub fn importance(data: &[u8]) {
+    crate::importance::fuzz(data);
+    let mut summed = Vec::new();
+    for block in data.chunks(4096) {
+        let (content, _) = block.split_at(block.len().min(4088));
+        summed.extend_from_slice(content);
+        summed.extend_from_slice(&webbase_storage::crc64(content).to_le_bytes());
+    }
+    crate::importance::fuzz(&summed);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -100,6 +112,18 @@ mod tests {
         fn arbitrary_bytes_harm_nobody(data in proptest::collection::vec(any::<u8>(), 0..400)) {
             frames(&data);
             node_files(&data);
+            importance(&data);
+        }
+
+        #[test]
+        fn damaged_tables_of_importance_harm_nobody(at in any::<usize>(), mask in any::<u8>(), pages in 0..500_u64) {
+            let mut data = crate::importance::fuzz_sample(pages);
+            let len = data.len();
+            importance(&data);
+            data[at % len] ^= mask;
+            importance(&data);
+            data.truncate(at % len);
+            importance(&data);
         }
 
         #[test]

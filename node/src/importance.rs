@@ -92,34 +92,84 @@ fn finish_block(block: &mut Vec<u8>, count: u32) {
     block.extend_from_slice(&crc64(block).to_le_bytes());
 }
 
+/// Reads a table through: the first key of each block, and its description.
+fn check(mut table: impl Read, path: &Path) -> io::Result<(Vec<PageKey>, Description)> {
+    let (mut firsts, mut entries, mut block) = (Vec::new(), 0_u64, vec![0; BLOCK_BYTES]);
+    let mut last = None;
+    loop {
+        table.read_exact(&mut block).map_err(|_| damaged(path, "it is cut short"))?;
+        let (body, count) = verified(&block).ok_or_else(|| damaged(path, "a block is damaged"))?;
+        if count == DESCRIPTION {
+            let (description, _) = postcard::take_from_bytes::<Description>(body)
+                .map_err(|_| damaged(path, "its description is none"))?;
+            if description.entries != entries || !description.ranges.is_valid() {
+                return Err(damaged(path, "its description is of something else"));
+            }
+            return Ok((firsts, description));
+        }
+        for (key, _) in body.chunks_exact(ENTRY_BYTES).filter_map(parse) {
+            if last.is_some_and(|last| last >= key) {
+                return Err(damaged(path, "its keys are not in order"));
+            }
+            last = Some(key);
+        }
+        let first = parse(body).ok_or_else(|| damaged(path, "an empty block"))?;
+        firsts.push(first.0);
+        entries += u64::from(count);
+    }
+}
+
+/// The importance of a page in a block that has so many entries. The outer `None` is a damaged block.
+fn find(entries: &[u8], count: u32, key: PageKey) -> Option<Option<f32>> {
+    let (mut low, mut high) = (0, count as usize);
+    while low < high {
+        let middle = (low + high) / 2;
+        let found = entries.get(middle * ENTRY_BYTES..).and_then(parse)?;
+        match found.0.cmp(&key) {
+            std::cmp::Ordering::Equal => return Some(Some(found.1)),
+            std::cmp::Ordering::Less => low = middle + 1,
+            std::cmp::Ordering::Greater => high = middle,
+        }
+    }
+    Some(None)
+}
+
+/// Bytes as a table: what is accepted has as many entries as it says, each to be found.
+#[cfg(any(fuzzing, test))]
+pub(crate) fn fuzz(bytes: &[u8]) {
+    let Ok((firsts, description)) = check(bytes, Path::new("importance")) else { return };
+    let mut found = 0;
+    for (block, first) in bytes.chunks(BLOCK_BYTES).zip(&firsts) {
+        let Some((entries, count)) = verified(block) else { continue };
+        let keys = || entries.chunks_exact(ENTRY_BYTES).filter_map(parse).map(|(key, _)| key);
+        assert_eq!(keys().next(), Some(*first));
+        found += keys().filter(|key| find(entries, count, *key).flatten().is_some()).count() as u64;
+    }
+    assert_eq!(found, description.entries);
+}
+
+/// A table of so many pages.
+#[cfg(test)]
+pub(crate) fn fuzz_sample(pages: u64) -> Vec<u8> {
+    let (mut out, mut block) = (Vec::new(), Vec::new());
+    let keys: Vec<PageKey> = (0..pages).map(|n| PageKey { id: webbase_storage::PageId(n), tie: n }).collect();
+    for some in keys.chunks(ENTRIES_MAX) {
+        some.iter().for_each(|key| block.extend_from_slice(&entry(*key, 1.5)));
+        finish_block(&mut block, some.len() as u32);
+        out.append(&mut block);
+    }
+    let description = Description { version: 3, entries: pages, ranges: RangeSet::all() };
+    block = postcard::to_extend(&description, Vec::new()).unwrap_or_default();
+    finish_block(&mut block, DESCRIPTION);
+    out.append(&mut block);
+    out
+}
+
 impl Importance {
     fn open(path: &Path) -> io::Result<Importance> {
         let file = File::open(path)?;
-        let mut reader = BufReader::with_capacity(1 << 20, &file);
-        let (mut firsts, mut entries, mut block) = (Vec::new(), 0_u64, vec![0; BLOCK_BYTES]);
-        let mut last = None;
-        loop {
-            reader.read_exact(&mut block).map_err(|_| damaged(path, "it is cut short"))?;
-            let (body, count) = verified(&block).ok_or_else(|| damaged(path, "a block is damaged"))?;
-            if count == DESCRIPTION {
-                let (description, _) = postcard::take_from_bytes::<Description>(body)
-                    .map_err(|_| damaged(path, "its description is none"))?;
-                if description.entries != entries || !description.ranges.is_valid() {
-                    return Err(damaged(path, "its description is of something else"));
-                }
-                drop(reader);
-                return Ok(Importance { file, path: path.to_owned(), firsts, description });
-            }
-            for (key, _) in body.chunks_exact(ENTRY_BYTES).filter_map(parse) {
-                if last.is_some_and(|last| last >= key) {
-                    return Err(damaged(path, "its keys are not in order"));
-                }
-                last = Some(key);
-            }
-            let first = parse(body).ok_or_else(|| damaged(path, "an empty block"))?;
-            firsts.push(first.0);
-            entries += u64::from(count);
-        }
+        let (firsts, description) = check(BufReader::with_capacity(1 << 20, &file), path)?;
+        Ok(Importance { file, path: path.to_owned(), firsts, description })
     }
 
     /// Which table it is.
@@ -169,17 +219,7 @@ impl ImportanceReader {
         }
         let broken = || Fault::new(Code::Store, format!("{}: block {at} is damaged", table.path.display()));
         let (entries, count) = verified(&self.block).ok_or_else(broken)?;
-        let (mut low, mut high) = (0, count as usize);
-        while low < high {
-            let middle = (low + high) / 2;
-            let found = entries.get(middle * ENTRY_BYTES..).and_then(parse).ok_or_else(broken)?;
-            match found.0.cmp(&key) {
-                std::cmp::Ordering::Equal => return Ok(Some(found.1)),
-                std::cmp::Ordering::Less => low = middle + 1,
-                std::cmp::Ordering::Greater => high = middle,
-            }
-        }
-        Ok(None)
+        find(entries, count, key).ok_or_else(broken)
     }
 }
 

@@ -109,7 +109,7 @@ pub fn manifest(data: &[u8]) {
 /// Bytes as a bucket or a small log: pages come out in order of their keys.
 pub fn leaf(data: &[u8]) {
     for verify in [false, true] {
-        let leaf = ranges::leaf::decode(&Bytes::copy_from_slice(data), verify);
+        let leaf = ranges::leaf::decode(&Bytes::copy_from_slice(data).into(), verify);
         assert!(leaf.items.is_sorted_by(|(a, _), (b, _)| a <= b));
     }
 }

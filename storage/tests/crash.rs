@@ -1,7 +1,7 @@
 //! Proves that a store loses nothing it acknowledged, wherever the power goes.
 //!
-//! A fixed workload runs on a simulated disk that remembers every change. For each point of that history, and for many
-//! bytes within each write, the disk is made as a machine would find it (everything in order up to a byte; nothing that
+//! A fixed workload runs on a simulated disk that remembers every change. For each point of that history, for some bytes
+//! within each write and for every byte of the last ones, the disk is made as a machine would find it (everything in order up to a byte; nothing that
 //! was not synced; sectors torn at random) and the store is opened on it. It must show what the last acknowledged commit
 //! showed, extended at most by whole operations of the batch under way; `verify` must find no damage; and the store
 //! must go on. Recovery itself, compaction, closing and creating are cut in the same way.
@@ -9,6 +9,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "a test may panic")]
 
 mod common;
+
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use common::{
     Check, History, Made, Mint, Model, OwnedPage, State, Step, accepts, created, dir, ensure, open_sim,
@@ -110,6 +112,19 @@ fn spread(len: usize) -> Vec<usize> {
     at
 }
 
+/// Does `each` of many cases, as many at once as there are cores.
+fn on_all_cores<T: Sync>(cases: &[T], each: impl Fn(&T) + Sync) {
+    let next = AtomicUsize::new(0);
+    let work = || {
+        while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
+            each(case);
+        }
+    };
+    std::thread::scope(|scope| {
+        (0..std::thread::available_parallelism().unwrap().get()).for_each(|_| drop(scope.spawn(work)));
+    });
+}
+
 fn buffered() -> Options {
     Options { buffer_bytes: 64 << 10, ..small_options() }
 }
@@ -131,14 +146,11 @@ fn every_byte_of_the_last_writes_is_a_place_to_crash() {
     for organization in organizations() {
         for rounds in [1, 2] {
             let run = Run::new(organization, buffered(), rounds, 60);
-            let writes = (0..run.disk.changes()).filter(|&at| run.disk.change_bytes(at) > 0);
-            for at in writes.collect::<Vec<_>>().into_iter().rev().take(14) {
-                // Long writes are mostly padding: their first and last bytes, and every 16th between.
-                let len = run.disk.change_bytes(at);
-                for bytes in (0..len).filter(|b| *b < 700 || b + 200 > len || b % 16 == 0) {
-                    run.check(at, bytes, Crash::InOrder);
-                }
-            }
+            let writes = (0..run.disk.changes()).rev().filter(|&at| run.disk.change_bytes(at) > 0);
+            let cuts: Vec<(usize, usize)> =
+                writes.take(14).flat_map(|at| (0..run.disk.change_bytes(at)).map(move |n| (at, n))).collect();
+            assert!(cuts.len() > 4000, "{organization}: {} cuts", cuts.len());
+            on_all_cores(&cuts, |(at, bytes)| run.check(*at, *bytes, Crash::InOrder));
         }
     }
 }

@@ -85,7 +85,7 @@ impl Agenda {
         Ok(Agenda {
             scheduler: Scheduler::new(settings.unwrap_or_default())?,
             visits: RefreshTable::open(&dir.join("visits"))?,
-            worth: Worth::open(&worth_path),
+            worth: Worth::open(&worth_path).map_err(CrawlError::Worth)?,
             worth_path,
             ranked: Ranked::open(&ranked_path),
             ranked_path,

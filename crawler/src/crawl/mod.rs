@@ -54,6 +54,19 @@ use crate::scheduler::{BadSetting, Settings as ScheduleSettings};
 
 use self::keeper::Keeper;
 
+/// Bytes as the small files of a crawl.
+#[cfg(any(fuzzing, test))]
+pub(crate) fn fuzz_files(bytes: &[u8]) {
+    worth::fuzz(bytes);
+    ranked::fuzz(bytes);
+}
+
+/// Such files, without their checksums.
+#[cfg(test)]
+pub(crate) fn fuzz_samples() -> Vec<Vec<u8>> {
+    vec![worth::fuzz_sample(), ranked::fuzz_sample()]
+}
+
 /// How to crawl.
 #[derive(Clone)]
 pub struct Settings {
@@ -136,7 +149,7 @@ pub enum CrawlError {
     /// What visits said cannot be read or written.
     #[error("the refresh table: {0}")]
     Metadata(#[from] MetadataError),
-    /// What pages are worth cannot be written.
+    /// What pages are worth cannot be read or written.
     #[error("what pages are worth: {0}")]
     Worth(std::io::Error),
     /// The schedule cannot be kept.

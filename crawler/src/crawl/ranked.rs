@@ -66,15 +66,19 @@ impl Ranked {
 
     /// Writes it beside the file, and then in its place.
     pub(super) fn save(&self, path: &Path) -> io::Result<()> {
+        let beside = path.with_extension("new");
+        std::fs::write(&beside, self.encode())?;
+        File::open(&beside)?.sync_data()?;
+        std::fs::rename(beside, path)
+    }
+
+    fn encode(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
         bytes.extend(self.at_ms.unwrap_or(0).to_le_bytes());
         bytes.extend((self.of.len() as u64).to_le_bytes());
         self.of.iter().flatten().for_each(|value| bytes.extend(value.to_le_bytes()));
         bytes.extend(crc64(&bytes).to_le_bytes());
-        let beside = path.with_extension("new");
-        std::fs::write(&beside, bytes)?;
-        File::open(&beside)?.sync_data()?;
-        std::fs::rename(beside, path)
+        bytes
     }
 
     /// When it was computed.
@@ -88,6 +92,22 @@ impl Ranked {
         let weight = if is_xml { i } else { j };
         (weight > 0.0).then_some(f64::from(weight))
     }
+}
+
+/// Bytes as the file: what is read is written as it was.
+#[cfg(any(fuzzing, test))]
+pub(super) fn fuzz(bytes: &[u8]) {
+    if let Some(ranked) = Ranked::read(bytes) {
+        assert_eq!(ranked.encode(), bytes);
+    }
+}
+
+/// A file of two pages, without its checksum.
+#[cfg(test)]
+pub(super) fn fuzz_sample() -> Vec<u8> {
+    let mut bytes = Ranked::new(5, &[Some((0.3, 0.1)), None], |_| true).encode();
+    bytes.truncate(bytes.len() - 8);
+    bytes
 }
 
 #[cfg(test)]

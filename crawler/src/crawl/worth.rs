@@ -6,15 +6,20 @@
 //! page that nobody has read is worth what it got so far. Eight bytes a page.
 //!
 //! ```text
-//!   the file `worth`: number of pages (8), cash of each (4), what was written down for each (4), CRC-64 of the above (8)
+//!   the file `worth`: "WBCW", version 1 4, number of pages 8, cash of each 4, what was written down for each 4, CRC-64 of the above 8
 //! ```
 //!
-//! It is written now and then. After a kill pages have what they had then: worth is an estimate, and mends itself.
+//! It is written now and then. After a kill pages have what they had then: worth is an estimate, and mends itself. So what is damaged,
+//! or from before there were versions, is as if it were not there; a file of a later version is refused.
 
 use std::fs::File;
 use std::io;
 use std::path::Path;
 
+use webbase_storage::crc64;
+
+const MAGIC: [u8; 4] = *b"WBCW";
+const VERSION: u32 = 1;
 const DEALT: f32 = 0.85;
 
 #[derive(Debug, Default)]
@@ -25,32 +30,45 @@ pub(super) struct Worth {
 
 impl Worth {
     /// Opens what was saved, if anything was that makes sense.
-    pub(super) fn open(path: &Path) -> Worth {
-        let Ok(bytes) = std::fs::read(path) else { return Worth::default() };
-        let Some((body, sum)) = bytes.split_last_chunk::<8>() else { return Worth::default() };
-        let Some((count, rest)) = body.split_first_chunk::<8>() else { return Worth::default() };
-        let (numbers, _) = rest.as_chunks::<4>();
-        let count = u64::from_le_bytes(*count) as usize;
-        if sum_of(body) != u64::from_le_bytes(*sum) || numbers.len() != count.saturating_mul(2) {
-            return Worth::default();
+    pub(super) fn open(path: &Path) -> io::Result<Worth> {
+        let bytes = match std::fs::read(path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Worth::default()),
+            read => read?,
+        };
+        let wrong = |what| io::Error::new(io::ErrorKind::InvalidData, format!("{}: {what}", path.display()));
+        Worth::decode(&bytes).map(Option::unwrap_or_default).map_err(wrong)
+    }
+
+    /// Reads a file; `None` when it is damaged, or none.
+    fn decode(bytes: &[u8]) -> Result<Option<Worth>, String> {
+        let whole =
+            bytes.split_last_chunk::<8>().filter(|(body, sum)| crc64(body) == u64::from_le_bytes(**sum));
+        let Some(body) = whole.and_then(|(body, _)| body.strip_prefix(&MAGIC)) else { return Ok(None) };
+        let Some((version, body)) = body.split_first_chunk::<4>() else { return Ok(None) };
+        match u32::from_le_bytes(*version) {
+            VERSION => Ok(numbers(body)),
+            found => Err(format!(
+                "it has version {found}, this program knows {VERSION}: remove it, and what pages are worth is found out anew"
+            )),
         }
-        let (cash, kept) = numbers.split_at(count);
-        let read = |numbers: &[[u8; 4]]| numbers.iter().map(|four| f32::from_le_bytes(*four)).collect();
-        Worth { cash: read(cash), kept: read(kept) }
     }
 
     /// Writes it beside the file, and then in its place.
     pub(super) fn save(&self, path: &Path) -> io::Result<()> {
-        let mut bytes = (self.cash.len() as u64).to_le_bytes().to_vec();
+        let beside = path.with_extension("new");
+        std::fs::write(&beside, self.encode())?;
+        File::open(&beside)?.sync_data()?;
+        std::fs::rename(beside, path)
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let mut bytes = [MAGIC, VERSION.to_le_bytes()].concat();
+        bytes.extend_from_slice(&(self.cash.len() as u64).to_le_bytes());
         for number in self.cash.iter().chain(&self.kept) {
             bytes.extend_from_slice(&number.to_le_bytes());
         }
-        let sum = sum_of(&bytes);
-        bytes.extend_from_slice(&sum.to_le_bytes());
-        let beside = path.with_extension("new");
-        std::fs::write(&beside, bytes)?;
-        File::open(&beside)?.sync_data()?;
-        std::fs::rename(beside, path)
+        bytes.extend_from_slice(&crc64(&bytes).to_le_bytes());
+        bytes
     }
 
     /// There are so many pages.
@@ -85,10 +103,31 @@ impl Worth {
     }
 }
 
-fn sum_of(bytes: &[u8]) -> u64 {
-    let mut digest = crc64fast::Digest::new();
-    digest.write(bytes);
-    digest.sum64()
+/// The number of pages, their cash, and what was written down for them.
+fn numbers(body: &[u8]) -> Option<Worth> {
+    let (count, rest) = body.split_first_chunk::<8>()?;
+    let (numbers, []) = rest.as_chunks::<4>() else { return None };
+    let count = usize::try_from(u64::from_le_bytes(*count)).ok()?;
+    let (cash, kept) = numbers.split_at_checked(count).filter(|(cash, kept)| cash.len() == kept.len())?;
+    let read = |numbers: &[[u8; 4]]| numbers.iter().map(|four| f32::from_le_bytes(*four)).collect();
+    Some(Worth { cash: read(cash), kept: read(kept) })
+}
+
+/// Bytes as the file: what is read is written as it was.
+#[cfg(any(fuzzing, test))]
+pub(super) fn fuzz(bytes: &[u8]) {
+    if let Ok(Some(worth)) = Worth::decode(bytes) {
+        assert_eq!(worth.encode(), bytes);
+        assert_eq!(worth.cash.len(), worth.kept.len());
+    }
+}
+
+/// A file of two pages, without its checksum.
+#[cfg(test)]
+pub(super) fn fuzz_sample() -> Vec<u8> {
+    let mut bytes = Worth { cash: vec![1.0, 0.15], kept: vec![0.0, 2.0] }.encode();
+    bytes.truncate(bytes.len() - 8);
+    bytes
 }
 
 #[cfg(test)]
@@ -112,10 +151,29 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("worth");
         worth.save(&path).unwrap();
-        assert_eq!(Worth::open(&path).cash, worth.cash);
-        let mut bytes = std::fs::read(&path).unwrap();
-        bytes[9] ^= 1;
-        std::fs::write(&path, bytes).unwrap();
-        assert!(Worth::open(&path).cash.is_empty(), "damaged: begun again");
+        let found = Worth::open(&path).unwrap();
+        assert_eq!((found.cash, found.kept), (worth.cash, worth.kept));
+        let bytes = std::fs::read(&path).unwrap();
+        for at in 0..bytes.len() {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= 1;
+            std::fs::write(&path, damaged).unwrap();
+            assert!(Worth::open(&path).unwrap().cash.is_empty(), "byte {at} damaged: begun again");
+            assert!(Worth::decode(&bytes[..at]).unwrap().is_none(), "cut at {at}: begun again");
+        }
+    }
+
+    #[test]
+    fn a_file_of_another_version_is_refused_and_one_without_is_begun_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("worth");
+        assert!(Worth::open(&path).unwrap().cash.is_empty(), "there is none");
+        let summed = |body: &[u8]| [body, &crc64(body).to_le_bytes()].concat();
+        std::fs::write(&path, summed(b"WBCW\x02\0\0\0whatever comes then")).unwrap();
+        let refused = Worth::open(&path).unwrap_err().to_string();
+        assert!(refused.contains("worth: it has version 2, this program knows 1"), "{refused}");
+        let before_versions = [&1_u64.to_le_bytes()[..], &1_f32.to_le_bytes(), &1_f32.to_le_bytes()].concat();
+        std::fs::write(&path, summed(&before_versions)).unwrap();
+        assert!(Worth::open(&path).unwrap().cash.is_empty());
     }
 }

@@ -29,6 +29,29 @@ pub use builder::{Built, MatrixBuilder};
 pub use file::Matrix;
 pub use folder::LinkMatrix;
 
+/// Bytes as a frame and as numbers of links: positions ascend, and there is a number for each page of a block.
+#[cfg(any(fuzzing, test))]
+pub(crate) fn fuzz_parts(bytes: &[u8]) {
+    let mut frame = frame::Frame::default();
+    if frame.read(bytes).is_ok() {
+        assert!(
+            frame.positions.is_sorted_by(|a, b| a < b) && frame.positions.len() <= frame::FRAME_LINKS_MAX
+        );
+    }
+    if let Ok(degrees) = degrees::read(bytes) {
+        assert_eq!(degrees.len(), crate::importance::kernel::BLOCK);
+    }
+}
+
+/// Such parts, without their checksums.
+#[cfg(test)]
+pub(crate) fn fuzz_samples() -> Vec<Vec<u8>> {
+    let (mut frame, mut numbers) = (Vec::new(), Vec::new());
+    frame::write(3, 4, &[1, 5, 6, 1000, 70_000], &mut code::BitWriter::default(), &mut frame);
+    degrees::write(&vec![7; crate::importance::kernel::BLOCK], &mut numbers).unwrap();
+    [frame, numbers].into_iter().map(|bytes| bytes[..bytes.len() - 8].to_vec()).collect()
+}
+
 pub(crate) use direct::{BLOCK_BYTES, Buffer, direct};
 pub(crate) use reader::{Reader, Request};
 

@@ -77,6 +77,14 @@ impl Manifest {
     }
 }
 
+/// Bytes as a manifest: what is read can be written and read again.
+#[cfg(any(fuzzing, test))]
+pub(super) fn fuzz(bytes: &[u8]) {
+    if let Some(manifest) = decode(bytes) {
+        assert_eq!(decode(&manifest.encode()), Some(manifest));
+    }
+}
+
 fn decode(bytes: &[u8]) -> Option<Manifest> {
     let (content, check) = bytes.split_last_chunk::<8>()?;
     if crc64(content) != u64::from_le_bytes(*check) {

@@ -51,6 +51,50 @@ fn key(number: u128) -> PageKey {
     PageKey { id: PageId((number >> 64) as u64), tie: number as u64 }
 }
 
+/// Bytes as each file of an index: what is accepted can be read through and searched.
+#[cfg(any(fuzzing, test))]
+pub(crate) fn fuzz(bytes: &[u8]) {
+    let disk: Arc<dyn Disk> = Arc::new(webbase_storage::disk::SimDisk::new());
+    let dir = Path::new("/index");
+    for path in [journal::path(dir, 1), run::path(dir, 1), dir.join("MANIFEST")] {
+        let Ok(file) = disk.open(&path, true) else { return };
+        let _ = file.write_all_at(bytes, 0);
+    }
+    manifest::fuzz(bytes);
+    let _ = Journal::open(&*disk, dir, 1);
+    // The manifest says how many entries a run has, and the run says the same.
+    let entries = bytes.get(8..16).and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes);
+    if let Ok(run) = Run::open(&*disk, dir, 1, entries).map(Arc::new) {
+        let mut scan = run.scan();
+        while let Ok(Some((key, _))) = scan.next() {
+            let _ = (run.find(key), run.between(key, u128::MAX));
+        }
+    }
+    let repository = bytes.get(8..16).and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes);
+    let _ = PageIndex::open(disk, dir, repository, true);
+}
+
+/// Such files: a manifest and a journal, without their last checksums, and a run.
+#[cfg(test)]
+pub(crate) fn fuzz_samples() -> Vec<Vec<u8>> {
+    let disk: Arc<dyn Disk> = Arc::new(webbase_storage::disk::SimDisk::new());
+    let dir = Path::new("/index");
+    let index = PageIndex::open_with(disk.clone(), dir, 7, true, 100).unwrap();
+    drop(index);
+    let mut journal = Journal::create(&*disk, dir, 5).unwrap();
+    journal.append(&[(1, 2), (3, 4)]).unwrap();
+    let mut run = RunWriter::create(&*disk, dir, 6).unwrap();
+    (0..300).for_each(|n| run.push((n << 100, n as u16)).unwrap());
+    run.finish().unwrap();
+    let read = |path: PathBuf| {
+        let file = disk.open(&path, false).unwrap();
+        file.read_vec(file.len().unwrap() as usize, 0).unwrap()
+    };
+    let mut samples = vec![read(dir.join("MANIFEST")), read(journal::path(dir, 5)), read(run::path(dir, 6))];
+    samples.iter_mut().take(2).for_each(|bytes| bytes.truncate(bytes.len() - 8));
+    samples
+}
+
 /// What readers see.
 #[derive(Debug, Default)]
 struct View {
@@ -135,7 +179,11 @@ impl PageIndex {
         view.recent.extend(entries);
         let journal_bytes = AtomicU64::new(journal.disk_bytes());
         let highest = manifest.runs.iter().map(|(n, _)| *n).max().unwrap_or(0);
-        let next_number = highest.max(manifest.journal) + 1;
+        let next_number =
+            highest.max(manifest.journal).checked_add(1).ok_or_else(|| ServerError::Damaged {
+                path: dir.to_path_buf(),
+                what: "its manifest has a number behind which there is none".into(),
+            })?;
         let writer = Writer { journal, staged: Vec::new(), next_number, broken: false };
         Ok(PageIndex {
             disk: disk.clone(),

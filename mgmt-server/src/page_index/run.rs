@@ -70,7 +70,7 @@ impl Run {
             _ => ServerError::io("open", &path, e),
         })?;
         let blocks = entries.div_ceil(BLOCK_ENTRIES as u64);
-        let expected = (blocks + 1) * BLOCK_BYTES as u64;
+        let expected = (blocks + 1).saturating_mul(BLOCK_BYTES as u64);
         let found = file.len().map_err(|e| ServerError::io("measure", &path, e))?;
         if found != expected {
             return Err(damaged(format!("it has {found} bytes, expected {expected}")));

@@ -233,6 +233,9 @@ impl FromStr for StreamCursor {
         cursor
             .places
             .extend(form.at.into_iter().map(|(range, by, arrival, key)| (range, (by, arrival, key.into()))));
+        // A range that is done has no place: printed, it would have none either.
+        let StreamCursor { places, done, .. } = &mut cursor;
+        places.retain(|range, _| !done.contains(*range));
         cursor.ahead.extend(form.ahead.into_iter().map(PageKey::from));
         Ok(cursor)
     }
@@ -264,5 +267,19 @@ mod tests {
         for bad in ["", "w1", "w2", "w3ff", &text[..text.len() - 2], &text.replacen('7', "8", 1), "w1é"] {
             assert!(bad.parse::<StreamCursor>().is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_cursor_with_places_in_ranges_that_are_done_reads_as_one_without() {
+        let ranges = |ranges: &[u32]| ranges.iter().copied().collect::<RangeSet>();
+        let ended = vec![(By::Arrival, 32, ranges(&[4, 5]))];
+        let done = ranges(&[5]);
+        let form = Form { generation: 0, bits: 3, done, ended, at: Vec::new(), ahead: Vec::new() };
+        let mut bytes = postcard::to_extend(&form, Vec::new()).unwrap();
+        bytes.extend_from_slice(&crc64(&bytes).to_le_bytes());
+        let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        let cursor: StreamCursor = format!("w1{hex}").parse().unwrap();
+        assert_eq!(cursor.places.keys().copied().collect::<Vec<_>>(), [4]);
+        assert_eq!(cursor.to_string().parse::<StreamCursor>().unwrap(), cursor);
     }
 }

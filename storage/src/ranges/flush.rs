@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::content::Content;
 use super::directory::{Change, Commit, Entry, Extent};
 use super::leaf;
 use super::log_index::LogIndex;
@@ -172,18 +173,42 @@ impl<'a> Sweep<'a> {
         }
     }
 
-    /// The pages of a leaf. What cannot be read is remembered as damage.
+    /// The pages of a leaf, damaged ones as they are. A leaf with blocks that the disk does not give back stays where it is:
+    /// they may be healed, or be read another time.
     pub(super) fn load(&self, entry: &Entry) -> Result<Vec<(PageKey, Item)>> {
-        if entry.extent.slots == 0 {
+        let content = self.read(entry)?;
+        match content.unreadable.first() {
+            Some(block) => {
+                let at = self.store.slots.offset(entry.extent) + block.start as u64;
+                Err(StorageError::corrupt(self.store.slots.path(), at, "it cannot be read"))
+            }
+            None => self.decode(entry, &content),
+        }
+    }
+
+    /// The pages of a leaf, as far as they can be read.
+    pub(super) fn load_readable(&self, entry: &Entry) -> Result<Vec<(PageKey, Item)>> {
+        self.decode(entry, &self.read(entry)?)
+    }
+
+    fn read(&self, entry: &Entry) -> Result<Content> {
+        match entry.extent.slots {
+            0 => Ok(Content::default()),
+            _ => self.store.slots.read(entry.extent, entry.used),
+        }
+    }
+
+    /// The pages of a leaf. What is damaged is remembered.
+    fn decode(&self, entry: &Entry, content: &Content) -> Result<Vec<(PageKey, Item)>> {
+        if content.bytes.is_empty() {
             return Ok(Vec::new());
         }
-        let bytes = self.store.slots.read(entry.extent, entry.used)?;
-        let leaf = leaf::decode(&bytes, false);
+        let leaf = leaf::decode(content, false);
         let offset = self.store.slots.offset(entry.extent);
         if leaf.nameless_damage().next().is_some() {
             // The new leaf will not have it: the old one is set aside, and reported until it is repaired.
             let name = format!("damaged-{}-{}", self.next_leaf, entry.extent.slot);
-            crate::disk::replace_file(&*self.store.disk, &self.store.dir.join(name), &bytes)?;
+            crate::disk::replace_file(&*self.store.disk, &self.store.dir.join(name), &content.bytes)?;
         }
         self.store.found.lock().extend(leaf.damage.iter().map(|d| Damage {
             path: self.store.slots.path().to_path_buf(),
@@ -334,7 +359,9 @@ impl<'a> Sweep<'a> {
         let mut commit = writer.commit.clone();
         commit.sequence += 1;
         commit.next_leaf = self.next_leaf;
-        commit.journal += u64::from(all);
+        if all {
+            commit.journal = writer.next_journal.max(commit.journal + 1);
+        }
         note(&mut commit);
         let journal = commit.journal;
         if let Err(e) = writer.directory.append(&commit, &self.changes, &directory) {
@@ -351,7 +378,7 @@ impl<'a> Sweep<'a> {
         self.store.view.store(Arc::new(View::new(directory, buffered, sequence)));
         self.store.slots.retire(view.sequence, self.retired.drain(..));
         if all {
-            writer.journal = None;
+            (writer.journal, writer.next_journal) = (None, journal);
             // It is committed: what cannot be removed now is removed when the store is opened.
             let _ = journal::remove_before(&*self.store.disk, &self.store.dir, journal);
         }

@@ -1,35 +1,41 @@
 //! Damaged records of leaves get their bytes back, in place; damaged headers of leaves are made anew from the records.
 //!
-//! ```text
-//!   … whole (key 3) | region: bytes that are no whole record | whole (key 9) …
-//! ```
-//!
-//! 1. Written over are only bytes that are no whole record. A record goes where its own checksum still stands at the end of
-//!    a place of its length, or its key and time in the header; where nothing is left of a record, those records that belong
-//!    between the neighbours' keys have to fill the region exactly, in one way. Which versions a leaf has, the generation
-//!    tells that names it.
-//! 2. Directory and generations name the same bytes as before. A write that is torn leaves damage, as before.
+//! 1. Written over are only bytes that are no whole record, and blocks that cannot be read, when everything in them is known
+//!    again: a part of such a block cannot be written, and what is unknown in it may still be read one day. Where records belong,
+//!    `missing.rs` and `front.rs` find out; what they guess counts if the leaf then has as many whole pages as the directory says.
+//!    Which versions a leaf has, the generation tells that names it.
+//! 2. A mark of a visit that cannot be read gives way to one that changes nothing: the visit is lost, and would else keep the
+//!    pages around it from being healed. What may have been a deletion is left as it is.
+//! 3. Directory and generations name the same bytes as before. A write that is torn leaves damage, as before.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::Path;
 
+use bytes::Bytes;
+
 use super::RangeStore;
+use super::content::{BLOCK_BYTES, Content, overlap};
 use super::directory::{Directory, Entry, Extent};
+use super::front;
+use super::generations;
 use super::leaf::{self, LeafHeader};
+use super::missing::missing;
 use super::upkeep;
 use crate::error::{Result, StorageError};
-use crate::page::{PageId, PageKey};
-use crate::record::{Kind, Record, RecordRef, crc64, record_len};
+use crate::page::PageId;
+use crate::record::{self, Kind, RECORD_BYTES_MIN, Record, RecordRef, crc64};
 use crate::store::Verified;
 
-/// Ways to fill a region that are tried.
-const WAYS_MAX: usize = 10_000;
-
-/// A leaf as directories name it: as far as it is filled, and its ids.
+/// A leaf as a directory names it: as far as it is filled for that, its ids; and as far as it is filled for any, and whether it is
+/// one of the current state.
 #[derive(Default)]
 struct Named {
     used: u32,
+    pages: u32,
+    filled: u32,
     ids: (u64, u64),
+    is_current: bool,
 }
 
 /// Calls `each` with every directory: the current one and those of kept generations.
@@ -41,7 +47,9 @@ fn directories(store: &RangeStore, mut each: impl FnMut(&Directory)) {
 fn name(leaves: &mut BTreeMap<Extent, Named>, entry: &Entry, last_id: u64) {
     if entry.extent.slots > 0 {
         let leaf = leaves.entry(entry.extent).or_default();
-        leaf.used = leaf.used.max(entry.used);
+        if leaf.used <= entry.used {
+            (leaf.used, leaf.pages) = (entry.used, entry.pages);
+        }
         leaf.ids = (entry.first_id, last_id);
     }
 }
@@ -53,7 +61,7 @@ pub(super) fn heal(store: &RangeStore, generation: Option<u64>, records: &[Recor
         .filter(|r| RecordRef::parse(r.bytes()).is_ok_and(|r| r.kind() == Kind::Page))
         .collect();
     records.sort_by_key(|record| record.get().key());
-    let _writer = store.writer.lock(); // leaves are neither appended to nor given up meanwhile
+    let writer = store.writer.lock(); // leaves are neither appended to nor given up meanwhile
     let directory = match generation {
         None => store.view.load().directory.clone(),
         Some(number) => match store.kept.lock().iter().find(|kept| kept.number == number) {
@@ -65,9 +73,11 @@ pub(super) fn heal(store: &RangeStore, generation: Option<u64>, records: &[Recor
     for (entry, last_id) in records.iter().filter_map(|record| directory.find(record.get().key().id.0)) {
         name(&mut leaves, entry, last_id);
     }
+    fill_up(store, &mut leaves);
+    let newest = newest_leaf(store, writer.commit.next_leaf);
     let (mut healed, mut failed) = (0, None);
     for (extent, leaf) in &leaves {
-        match heal_leaf(store, *extent, leaf, &records) {
+        match heal_leaf(store, *extent, leaf, &records, newest) {
             Ok(count) => healed += count,
             // The others are healed all the same.
             Err(e) => _ = failed.get_or_insert(e),
@@ -76,18 +86,174 @@ pub(super) fn heal(store: &RangeStore, generation: Option<u64>, records: &[Recor
     failed.map_or(Ok(healed), Err)
 }
 
-fn heal_leaf(store: &RangeStore, extent: Extent, leaf: &Named, records: &[&Record]) -> Result<u64> {
-    let mut healed = 0;
+/// Takes into account how far any directory says that leaves are filled: what was appended since a generation was kept lies in
+/// the same blocks.
+fn fill_up(store: &RangeStore, leaves: &mut BTreeMap<Extent, Named>) {
+    directories(store, |directory| {
+        for entry in directory.iter() {
+            if let Some(leaf) = leaves.get_mut(&entry.extent) {
+                leaf.filled = leaf.filled.max(entry.used);
+            }
+        }
+    });
+    for entry in store.view.load().directory.iter() {
+        if let Some(leaf) = leaves.get_mut(&entry.extent) {
+            leaf.is_current = true;
+        }
+    }
+}
+
+/// The sequence of the last leaf written that was not rolled back. A leaf of the current state may bear it: whatever else is
+/// on its ids is older or void.
+fn newest_leaf(store: &RangeStore, next_leaf: u64) -> u64 {
+    // A damaged list is asked for nothing else either.
+    let void = generations::void_leaves(&*store.disk, &store.dir).unwrap_or_default();
+    (0..next_leaf).rev().find(|leaf| !void.iter().any(|void| void.contains(leaf))).unwrap_or(0)
+}
+
+/// A leaf with what could be put back.
+struct Patched {
+    bytes: Vec<u8>,
+    /// Where records came back, and what else was made anew.
+    placed: Vec<Range<usize>>,
+    made: Vec<Range<usize>>,
+    /// Whether anything stands where only its length says so.
+    is_guess: bool,
+}
+
+/// Puts records, marks and the header back where they belong; only where something else than their length says so, unless it
+/// may be guessed.
+fn patch(
+    store: &RangeStore,
+    content: &Content,
+    leaf: &Named,
+    records: &[&Record],
+    newest: u64,
+    may_guess: bool,
+) -> Patched {
+    let mut bytes = content.bytes.to_vec();
+    let used = ..leaf.used as usize; // what was appended since is healed by who names it
+    let (mut placed, mut made, mut is_guess) = (Vec::new(), Vec::new(), false);
     // What is whole now may tell where its neighbours belong.
     loop {
-        let bytes = store.slots.read(extent, leaf.used)?;
-        let writes = missing(&bytes, store.is_hash(), leaf.ids, records);
+        let part = bytes.get(used).unwrap_or_default();
+        let (writes, guessed) = missing(part, store.is_hash(), leaf.ids, records, may_guess);
         if writes.is_empty() {
-            return Ok(healed);
+            break;
         }
-        healed += writes.len() as u64;
-        write(store, extent, &writes)?;
+        is_guess |= guessed;
+        writes.into_iter().for_each(|(at, record)| placed.push(put(&mut bytes, at, record)));
     }
+    for (at, mark) in lost_marks(content, &bytes) {
+        made.push(put(&mut bytes, at, &mark));
+    }
+    let part = bytes.get(used).unwrap_or_default();
+    if may_guess
+        && !content.unreadable.is_empty()
+        && let Some(front) = front::front(part, store.is_hash(), leaf.ids, records)
+    {
+        is_guess = true;
+        let sequence = if leaf.is_current { newest } else { 0 };
+        let header = encode_header(&bytes, &front.starts, leaf.ids, 0..newest + 1, sequence);
+        made.extend(header.map(|header| put(&mut bytes, 0, &header)));
+        front.records.iter().for_each(|(at, record)| placed.push(put(&mut bytes, *at, record)));
+        front.marks.iter().for_each(|(at, mark)| made.push(put(&mut bytes, *at, mark)));
+    }
+    Patched { bytes, placed, made, is_guess }
+}
+
+fn heal_leaf(
+    store: &RangeStore,
+    extent: Extent,
+    leaf: &Named,
+    records: &[&Record],
+    newest: u64,
+) -> Result<u64> {
+    let content = store.slots.read(extent, leaf.filled)?;
+    let patched = patch(store, &content, leaf, records, newest, true);
+    // Where nothing is left of records, others may seem to fit: not if the leaf then has all the pages that it is to have.
+    let is_complete = |patched: &Patched| {
+        let bytes = Bytes::copy_from_slice(patched.bytes.get(..leaf.used as usize).unwrap_or_default());
+        let items = leaf::decode(&bytes.into(), true).items;
+        items.iter().filter(|(_, item)| RecordRef::parse(&item.page).is_ok()).count() == leaf.pages as usize
+    };
+    let patched = match !patched.is_guess || is_complete(&patched) {
+        true => patched,
+        false => patch(store, &content, leaf, records, newest, false),
+    };
+    let Patched { mut bytes, mut placed, mut made, .. } = patched;
+    let (known, lost) = known_blocks(&content, &bytes);
+    let is_lost = |part: &Range<usize>| lost.iter().any(|block| overlap(block, part));
+    placed.retain(|part| !is_lost(part));
+    made.retain(|part| !is_lost(part));
+    if placed.is_empty() && made.is_empty() {
+        return Ok(0);
+    }
+    bytes.resize(bytes.len().next_multiple_of(BLOCK_BYTES), 0); // nobody's bytes, in a slot of whole blocks
+    let healed = placed.len() as u64;
+    let parts = joined(placed.into_iter().chain(made).chain(known).collect());
+    let writes: Vec<(usize, &[u8])> =
+        parts.into_iter().filter_map(|part| Some((part.start, bytes.get(part)?))).collect();
+    write(store, extent, &writes)?;
+    Ok(healed)
+}
+
+/// Marks of visits in the place of those that cannot be read: nobody else has them. They say what their pages say themselves.
+fn lost_marks(content: &Content, bytes: &[u8]) -> Vec<(usize, Vec<u8>)> {
+    let parsed = |place: &(usize, usize)| RecordRef::parse(bytes.get(place.0..place.1)?).ok();
+    let mut marks = Vec::new();
+    let (places, _) = leaf::places(bytes);
+    for (before, place) in places.iter().zip(places.iter().skip(1)) {
+        let is_mark = place.1 - place.0 == RECORD_BYTES_MIN && !content.is_readable(&(place.0..place.1));
+        if let Some(page) =
+            parsed(before).filter(|r| is_mark && r.kind() == Kind::Page && parsed(place).is_none())
+        {
+            marks.push((place.0, empty_mark(&page)));
+        }
+    }
+    marks
+}
+
+/// The mark of a visit that changes nothing of its page.
+pub(super) fn empty_mark(page: &RecordRef<'_>) -> Vec<u8> {
+    let mut mark = Vec::new();
+    record::encode_mark(Kind::Seen, page.key(), page.fetched_at_ms(), page.lifetime_s(), &mut mark);
+    mark
+}
+
+/// Puts bytes in their place; where that is.
+fn put(bytes: &mut [u8], at: usize, part: &[u8]) -> Range<usize> {
+    let place = at..at + part.len();
+    if let Some(target) = bytes.get_mut(place.clone()) {
+        target.copy_from_slice(part);
+    }
+    place
+}
+
+/// Of the blocks that cannot be read: those of which everything is known by now, as a whole, and the others.
+fn known_blocks(content: &Content, bytes: &[u8]) -> (Vec<Range<usize>>, Vec<Range<usize>>) {
+    let whole = if content.unreadable.is_empty() { Vec::new() } else { leaf::whole_parts(bytes) };
+    let known = |block: &Range<usize>| {
+        let parts =
+            whole.iter().map(|part| part.end.min(block.end).saturating_sub(part.start.max(block.start)));
+        parts.sum::<usize>() == block.len()
+    };
+    let (mut known, lost): (Vec<_>, Vec<_>) = content.unreadable.iter().cloned().partition(known);
+    known.iter_mut().for_each(|block| block.end = block.end.next_multiple_of(BLOCK_BYTES));
+    (known, lost)
+}
+
+/// The same bytes in as few parts as possible.
+fn joined(mut parts: Vec<Range<usize>>) -> Vec<Range<usize>> {
+    parts.sort_unstable_by_key(|part| part.start);
+    let mut out: Vec<Range<usize>> = Vec::with_capacity(parts.len());
+    for part in parts {
+        match out.last_mut().filter(|last| part.start <= last.end) {
+            Some(last) => last.end = last.end.max(part.end),
+            None => out.push(part),
+        }
+    }
+    out
 }
 
 /// Writes bytes into a leaf, durably.
@@ -104,166 +270,6 @@ fn write(store: &RangeStore, extent: Extent, writes: &[(usize, &[u8])]) -> Resul
     // What opening the store found in leaves is found again by reading them.
     store.found.lock().retain(|damage| damage.path != path);
     Ok(())
-}
-
-/// Bytes between whole records, and the places that the leaf's offsets name in them.
-struct Region {
-    start: usize,
-    end: usize,
-    places: Vec<(usize, usize)>,
-    /// Keys of the neighbours, where records are in key order.
-    after: Option<PageKey>,
-    before: Option<PageKey>,
-    is_sorted: bool,
-}
-
-/// The damaged regions of a leaf, and the pages that are whole in it, each with its version's checksum.
-fn regions(bytes: &[u8], is_hash: bool) -> (Vec<Region>, BTreeSet<(PageKey, u64)>) {
-    let (places, _) = leaf::places(bytes);
-    let header = LeafHeader::decode(bytes).ok();
-    // With the header damaged nobody knows where the first record is to begin.
-    let mut at = header.as_ref().map_or(usize::MAX, |(_, offsets)| leaf::HEADER_BYTES + offsets.len() * 4);
-    // Behind the last record of the header, a log has those that came later.
-    let last_sorted =
-        header.as_ref().and_then(|(_, offsets)| offsets.last()).map_or(0, |last| *last as usize);
-    let sorted = |start: usize| is_hash || start <= last_sorted;
-    let (mut regions, mut whole) = (Vec::<Region>::new(), BTreeSet::new());
-    let mut after = None;
-    let mut open: Option<Region> = None;
-    let begin = |start: usize, after| {
-        let is_sorted = sorted(start);
-        Region { start, end: start, places: Vec::new(), after, before: None, is_sorted }
-    };
-    for (start, end) in places {
-        let slice = bytes.get(start..end).unwrap_or_default();
-        let parsed = RecordRef::parse(slice).ok().filter(|r| r.as_bytes().len() == slice.len());
-        if at < start {
-            open.get_or_insert_with(|| begin(at, after)).end = start;
-        }
-        match parsed {
-            Some(record) => {
-                if let Some(mut region) = open.take() {
-                    region.before = Some(record.key()).filter(|_| sorted(start));
-                    regions.push(region);
-                }
-                if record.kind() == Kind::Page {
-                    whole.insert((record.key(), record.crc()));
-                }
-                after = Some(record.key());
-            }
-            None => {
-                let region = open.get_or_insert_with(|| begin(start, after));
-                region.end = end;
-                region.places.push((start, end));
-            }
-        }
-        at = end;
-    }
-    if at < bytes.len() {
-        open.get_or_insert_with(|| begin(at, after)).end = bytes.len();
-    }
-    regions.extend(open);
-    (regions, whole)
-}
-
-/// Which bytes to write where in a leaf, on these ids, so that these records, sorted by key, are whole in it.
-fn missing<'a>(
-    bytes: &[u8],
-    is_hash: bool,
-    ids: (u64, u64),
-    records: &[&'a Record],
-) -> Vec<(usize, &'a [u8])> {
-    let (regions, whole) = regions(bytes, is_hash);
-    let is_here = |record: &&Record| {
-        let key = record.get().key();
-        ids.0 <= key.id.0 && key.id.0 <= ids.1 && !whole.contains(&(key, record.get().crc()))
-    };
-    let left: Vec<&Record> = records.iter().copied().filter(is_here).collect();
-    let mut writes: Vec<(usize, &[u8])> = Vec::new();
-    for region in regions {
-        let before = writes.len();
-        for &(start, end) in &region.places {
-            let slice = bytes.get(start..end).unwrap_or_default();
-            let rest = left.iter().find(|record| is_rest_of(slice, record));
-            writes.extend(rest.map(|record| (start, &record.bytes()[..])));
-        }
-        if writes.len() == before {
-            let has_key = |key: PageKey| whole.range((key, 0)..=(key, u64::MAX)).next().is_some();
-            writes.extend(fill(bytes, &region, &left, has_key).into_iter().flatten());
-        }
-    }
-    writes
-}
-
-/// The records that fill a region exactly, in key order, if there is only one way. What is appended to a log at once is in
-/// key order, too.
-fn fill<'a>(
-    bytes: &[u8],
-    region: &Region,
-    records: &[&'a Record],
-    has_key: impl Fn(PageKey) -> bool,
-) -> Option<Vec<(usize, &'a [u8])>> {
-    let room = region.end - region.start;
-    let key = |record: &&Record| record.get().key();
-    let fits = |record: &&&Record| {
-        let key = key(record);
-        let between =
-            region.after.is_none_or(|after| after < key) && region.before.is_none_or(|before| key < before);
-        !region.is_sorted || (between && !has_key(key))
-    };
-    let fitting: Vec<&Record> = records.iter().filter(fits).copied().collect();
-    let mut found: Option<Vec<&Record>> = None;
-    let mut ways = vec![(0, 0, Vec::new())]; // records looked at, bytes filled, records taken
-    let mut steps = 0;
-    while let Some((at, filled, taken)) = ways.pop() {
-        steps += 1;
-        if steps > WAYS_MAX || (filled == room && found.is_some()) {
-            return None; // there is another way
-        }
-        if filled == room {
-            found = Some(taken);
-            continue;
-        }
-        for (next, record) in fitting.iter().enumerate().skip(at) {
-            let start = region.start + filled;
-            let filled = filled + record.bytes().len();
-            let may_be = filled <= room && may_be_rest_of(bytes, start, region, record);
-            if may_be && taken.last().is_none_or(|last| key(last) < key(record)) {
-                let taken = taken.iter().copied().chain([*record]).collect();
-                ways.push((next + 1, filled, taken));
-            }
-        }
-    }
-    let mut at = region.start;
-    let place = |record: &'a Record| {
-        at += record.bytes().len();
-        (at - record.bytes().len(), &record.bytes()[..])
-    };
-    found.map(|found| found.into_iter().map(place).collect())
-}
-
-/// Whether a record may have stood here: nothing that is still to be read says otherwise.
-fn may_be_rest_of(bytes: &[u8], start: usize, region: &Region, record: &Record) -> bool {
-    let end = start + record.bytes().len();
-    let slice = bytes.get(start..end).unwrap_or_default();
-    let told_otherwise = record_len(slice).is_ok() && !is_rest_of(slice, record);
-    let mut cuts = region.places.iter().flat_map(|(from, to)| [*from, *to]);
-    !told_otherwise && !cuts.any(|cut| start < cut && cut < end)
-}
-
-/// Whether damaged bytes are what is left of this record.
-fn is_rest_of(bytes: &[u8], record: &Record) -> bool {
-    if bytes.len() != record.bytes().len() {
-        return false;
-    }
-    let crc = |bytes: &[u8]| bytes.last_chunk::<8>().copied();
-    let whole = record.get();
-    let named = || {
-        let found = record_len(bytes).ok().and_then(|_| RecordRef::parse_unverified(bytes).ok())?;
-        let same = (found.key(), found.fetched_at_ms(), found.epoch(), found.kind());
-        Some(same == (whole.key(), whole.fetched_at_ms(), whole.epoch(), Kind::Page))
-    };
-    crc(bytes) == crc(record.bytes()) || named() == Some(true)
 }
 
 /// The ids of the leaf that an offset of the file is in.
@@ -308,12 +314,13 @@ fn mend_headers(store: &RangeStore) -> Result<()> {
         }
     });
     for (extent, named) in &leaves {
-        let bytes = match store.slots.read(*extent, named.used) {
+        let content = match store.slots.read(*extent, named.used) {
             Err(StorageError::Corrupt { .. }) => continue, // reported by who reads it
             read => read?,
         };
-        if LeafHeader::decode(&bytes).is_err()
-            && let Some(header) = header(&bytes, named.ids, writer.commit.next_leaf)
+        if LeafHeader::decode(&content.bytes).is_err()
+            && content.unreadable.is_empty()
+            && let Some(header) = header(&content.bytes, named.ids, writer.commit.next_leaf)
         {
             write(store, *extent, &[(0, &header)])?;
         }
@@ -333,11 +340,23 @@ fn header(bytes: &[u8], ids: (u64, u64), next_leaf: u64) -> Option<Vec<u8>> {
     if damage.len() > 1 || count > places.len() || !places.iter().all(whole) {
         return None;
     }
-    let table: Vec<u8> =
-        places.iter().take(count).flat_map(|(start, _)| (*start as u32).to_le_bytes()).collect();
+    let starts: Vec<u32> = places.iter().take(count).map(|(start, _)| *start as u32).collect();
+    let said = bytes.get(8..16).and_then(|b| b.try_into().ok()).map(u64::from_le_bytes)?;
+    encode_header(bytes, &starts, ids, 0..next_leaf, said)
+}
+
+/// A header with these offsets. Its sequence is the one, of these, that the old checksum is of, or else `otherwise`.
+fn encode_header(
+    bytes: &[u8],
+    starts: &[u32],
+    ids: (u64, u64),
+    sequences: Range<u64>,
+    otherwise: u64,
+) -> Option<Vec<u8>> {
+    let table: Vec<u8> = starts.iter().flat_map(|start| start.to_le_bytes()).collect();
     let head = |sequence: u64| {
         let mut head = [leaf::MAGIC, crate::identity::VERSION.to_le_bytes()].concat();
-        for word in [sequence, ids.0, ids.1, count as u64] {
+        for word in [sequence, ids.0, ids.1, starts.len() as u64] {
             head.extend_from_slice(&word.to_le_bytes());
         }
         head
@@ -346,8 +365,8 @@ fn header(bytes: &[u8], ids: (u64, u64), next_leaf: u64) -> Option<Vec<u8>> {
     let (said, crc) = (word(8)?, word(40)?);
     let of_table = crc64(&table).rotate_left(1);
     let is_it = |sequence: &u64| crc64(&head(*sequence)) ^ of_table == crc;
-    let sequence = Some(said).filter(is_it).or_else(|| (0..next_leaf).rev().find(is_it));
-    let head = head(sequence.unwrap_or(said));
+    let found = Some(said).filter(is_it).or_else(|| sequences.rev().find(is_it));
+    let head = head(found.unwrap_or(otherwise));
     let crc = leaf::header_crc(&head, &table);
     Some([&head[..], &crc.to_le_bytes(), &table].concat())
 }

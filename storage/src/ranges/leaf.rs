@@ -21,9 +21,11 @@
 //! which one, if only one byte of that is wrong; or the bytes that the directory says are alive tell that it changed none.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use bytes::Bytes;
 
+use super::content::Content;
 use super::pending::{Item, Pending};
 use crate::catalog::Row;
 use crate::page::PageKey;
@@ -161,6 +163,11 @@ pub(crate) struct Leaf {
 }
 
 impl Leaf {
+    /// The damage of a record that begins at this offset.
+    pub(crate) fn damage_at(&self, offset: usize) -> Option<&LeafDamage> {
+        self.damage.iter().find(|damage| damage.offset == offset)
+    }
+
     /// Damage that hides which page it hit.
     pub(crate) fn nameless_damage(&self) -> impl Iterator<Item = &LeafDamage> {
         self.damage.iter().filter(|d| d.key.is_none() && d.offset != 0)
@@ -244,6 +251,17 @@ pub(super) fn places(bytes: &[u8]) -> (Vec<(usize, usize)>, Vec<LeafDamage>) {
     (places, damage)
 }
 
+/// The parts of a leaf that are what was written, ascending: its header with the offsets, and its whole records.
+pub(super) fn whole_parts(bytes: &[u8]) -> Vec<Range<usize>> {
+    let header = LeafHeader::decode(bytes).ok().map(|(header, _)| 0..HEADER_BYTES + header.count * 4);
+    let whole = |(start, end): &(usize, usize)| {
+        RecordRef::parse(bytes.get(*start..*end).unwrap_or_default())
+            .is_ok_and(|record| record.as_bytes().len() == end - start)
+    };
+    let records = places(bytes).0.into_iter().filter(whole).map(|(start, end)| start..end);
+    header.into_iter().chain(records).collect()
+}
+
 /// Whether what is left of a damaged header, its count or its first offset, says that the first record is here.
 fn is_first(bytes: &[u8], at: usize) -> bool {
     let word = |from: usize| {
@@ -262,22 +280,27 @@ fn next_record(bytes: &[u8], from: usize) -> usize {
         .unwrap_or(bytes.len())
 }
 
-/// Reads a leaf: the outcome of all its records, sorted by key. With `verify` every record's checksum is computed.
-pub(crate) fn decode(bytes: &Bytes, verify: bool) -> Leaf {
+/// Reads a leaf: the outcome of all its records, sorted by key. With `verify` every record's checksum is computed, else that
+/// of records that could not be read as a whole.
+pub(crate) fn decode(content: &Content, verify: bool) -> Leaf {
+    let bytes = &content.bytes;
     let (places, damage) = places(bytes);
     let mut leaf = Leaf { damage, ..Leaf::default() };
     let mut sorted = true;
     let mut unbounded: Vec<usize> = Vec::new(); // damage whose next page is not seen yet
     for (start, end) in places {
         let slice = bytes.slice(start..end);
-        let parsed = if verify { RecordRef::parse(&slice) } else { RecordRef::parse_unverified(&slice) };
+        let readable = content.is_readable(&(start..end));
+        let parsed =
+            if verify || !readable { RecordRef::parse(&slice) } else { RecordRef::parse_unverified(&slice) };
         let record = match parsed {
             Ok(record) => record,
             Err(e) => {
                 // Where the header holds, the page is known: the item stays, so that a lookup reports the damage.
                 let known = record_len(&slice).and_then(|_| RecordRef::parse_unverified(&slice));
                 let known = known.ok().filter(|r| r.kind() == Kind::Page).map(|r| r.key());
-                let mut damage = LeafDamage::new(start, e.to_string(), known);
+                let what = if readable { e.to_string() } else { "it cannot be read".into() };
+                let mut damage = LeafDamage::new(start, what, known);
                 if sorted {
                     damage.between.0 = leaf.items.last().map(|(key, _)| *key);
                     unbounded.push(leaf.damage.len());
@@ -375,7 +398,7 @@ mod tests {
         let changes =
             [page(2, 11), page(3, 9), mark(Kind::Tombstone, 4), mark(Kind::Seen, 1), page(0, 5), page(4, 3)];
         changes.iter().for_each(|record| bytes.extend_from_slice(record));
-        let leaf = decode(&bytes.into(), true);
+        let leaf = decode(&Bytes::from(bytes).into(), true);
         assert_eq!(
             shown(&leaf),
             [(0, 5, false), (1, 10, true), (2, 11, false), (3, 10, false), (4, 3, false)]
@@ -388,12 +411,12 @@ mod tests {
         let items: Vec<Item> =
             (1..=5).map(|i| Item { page: page(i, 10), seen: Some(mark(Kind::Seen, i)) }).collect();
         let bytes = encode(&items, 1, 0, 9);
-        let whole = decode(&bytes.clone().into(), true);
+        let whole = decode(&Bytes::from(bytes.clone()).into(), true);
         assert_eq!((whole.items.len(), whole.records, whole.damage.len()), (5, 10, 0));
         for at in 0..bytes.len() {
             let mut damaged = bytes.clone();
             damaged[at] ^= 16;
-            let leaf = decode(&damaged.into(), true);
+            let leaf = decode(&Bytes::from(damaged).into(), true);
             assert!(!leaf.damage.is_empty(), "byte {at}");
             let good = leaf.items.iter().filter(|(_, i)| RecordRef::parse(&i.page).is_ok()).count();
             assert!(good >= 4, "byte {at}: {good} good pages");

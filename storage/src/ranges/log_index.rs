@@ -6,6 +6,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwapOption;
 use bytes::Bytes;
 
+use super::content::Content;
 use super::leaf::{self, LeafDamage};
 use crate::page::PageKey;
 
@@ -36,12 +37,16 @@ impl LogIndex {
     /// The index of a log just written.
     pub(crate) fn of(bytes: Bytes, live_bytes: u32) -> LogIndex {
         let index = LogIndex::default();
-        let _ = index.get(live_bytes, || Ok::<_, std::convert::Infallible>(bytes));
+        let _ = index.get(live_bytes, || Ok::<_, std::convert::Infallible>(bytes.into()));
         index
     }
 
     /// Makes the index if it was not made yet.
-    pub(crate) fn make<E>(&self, live_bytes: u32, load: impl FnOnce() -> Result<Bytes, E>) -> Result<(), E> {
+    pub(crate) fn make<E>(
+        &self,
+        live_bytes: u32,
+        load: impl FnOnce() -> Result<Content, E>,
+    ) -> Result<(), E> {
         self.get(live_bytes, load).map(|_| ())
     }
 
@@ -59,6 +64,13 @@ impl LogIndex {
         self.made.store(None);
     }
 
+    /// The log was read, and is whole: what could not be read before is forgotten.
+    pub(crate) fn note_whole(&self) {
+        if self.made.load().as_ref().is_some_and(|made| !made.damage.is_empty()) {
+            self.forget();
+        }
+    }
+
     /// Length of the record that `key` probably has here, if the index was made.
     pub(crate) fn probable(&self, key: PageKey) -> Option<u32> {
         let made = self.made.load();
@@ -67,13 +79,13 @@ impl LogIndex {
         slots.get(end.checked_sub(1)?).filter(|(f, ..)| *f == fragment(key)).map(|&(.., len)| len)
     }
 
-    fn get<E>(&self, live_bytes: u32, load: impl FnOnce() -> Result<Bytes, E>) -> Result<Arc<Made>, E> {
+    fn get<E>(&self, live_bytes: u32, load: impl FnOnce() -> Result<Content, E>) -> Result<Arc<Made>, E> {
         if let Some(made) = self.made.load_full() {
             return Ok(made);
         }
-        let bytes = load()?;
-        let base = bytes.as_ptr() as usize;
-        let mut decoded = leaf::decode(&bytes, false);
+        let content = load()?;
+        let base = content.bytes.as_ptr() as usize;
+        let mut decoded = leaf::decode(&content, false);
         decoded.judge(live_bytes);
         let mut slots: Vec<Slot> = decoded
             .items
@@ -95,7 +107,7 @@ impl LogIndex {
         &self,
         key: PageKey,
         live_bytes: u32,
-        load: impl FnOnce() -> Result<Bytes, E>,
+        load: impl FnOnce() -> Result<Content, E>,
     ) -> Result<Hits, E> {
         let made = self.get(live_bytes, load)?;
         let from = made.slots.partition_point(|(f, ..)| *f < fragment(key));

@@ -20,13 +20,16 @@
 //! 4. Changes wait in a buffer, durable in the journal, until there are enough to sort into leaves in one sweep. Which of
 //!    two versions of a page wins is decided then, and by every reader until then.
 
+pub(crate) mod content;
 pub(crate) mod directory;
 mod flush;
+mod front;
 mod generations;
 mod heal;
 mod journal;
 pub(crate) mod leaf;
 mod log_index;
+mod missing;
 mod open;
 mod pending;
 mod slots;
@@ -100,6 +103,8 @@ struct Writer {
     staged_records: Vec<u8>,
     buffered_bytes: u64,
     journal: Option<Journal>,
+    /// The number of the next journal: behind those that are still needed.
+    next_journal: u64,
     directory: DirectoryFile,
     commit: Commit,
     dropped: Option<String>,
@@ -232,7 +237,8 @@ impl RangeStore {
         records: &[u8],
     ) -> Result<()> {
         if writer.journal.is_none() {
-            writer.journal = Some(Journal::create(&*self.disk, &self.dir, writer.commit.journal)?);
+            writer.journal = Some(Journal::create(&*self.disk, &self.dir, writer.next_journal)?);
+            writer.next_journal += 1;
         }
         if staged.values().any(|p| p.page.is_some()) {
             self.check_room(self.used_bytes_by(writer) + records.len() as u64)?;
@@ -244,12 +250,17 @@ impl RangeStore {
                 return Err(e);
             }
         }
+        self.buffer(writer, staged);
+        Ok(())
+    }
+
+    /// Lets changes that are durable wait, visible, to be sorted into leaves.
+    fn buffer(&self, writer: &mut Writer, staged: BTreeMap<PageKey, Pending>) {
         let view = self.view.load();
         let buffered = merge_pending(&view.buffered, staged);
         writer.buffered_bytes = buffered.iter().map(|(_, p)| p.bytes() as u64).sum();
         let (directory, sequence) = (view.directory.clone(), view.sequence);
         self.view.store(Arc::new(View::new(directory, Arc::new(buffered), sequence)));
-        Ok(())
     }
 
     /// The page with this key as a reader sees it now, not verified, and where it lies in the file if it does.

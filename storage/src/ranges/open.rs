@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use bytes::Bytes;
 use parking_lot::Mutex;
 
 use super::directory::{Change, Commit, Directory, DirectoryFile, Entry, Extent};
@@ -55,6 +56,7 @@ impl RangeStore {
             staged_records: Vec::new(),
             buffered_bytes: 0,
             journal: None,
+            next_journal: journal,
             directory: file,
             commit,
             dropped: None,
@@ -83,10 +85,12 @@ impl RangeStore {
         Ok(store)
     }
 
-    /// Brings back what waited in the buffer. It goes on waiting, in a journal of its own number or a later one.
+    /// Brings back what waited in the buffer. Where it cannot be sorted into the leaves it goes on waiting, and its journals
+    /// stay: a store with a bad sector, or on a full disk, can be opened, and mended.
     fn replay(&self, found: &mut Vec<Damage>) -> Result<()> {
         let mut writer = self.writer.lock();
         for number in journal::numbers(&*self.disk, &self.dir)? {
+            writer.next_journal = number.saturating_add(1);
             let (records, damage) = journal::read(&*self.disk, &self.dir, number)?;
             found.extend(damage);
             for bytes in records {
@@ -94,7 +98,11 @@ impl RangeStore {
                 let row = Row::of(&record);
                 let current = match row.kind() {
                     Kind::Page => None,
-                    _ => self.current(&writer, row.key())?,
+                    // A visit to a page that is damaged is lost.
+                    _ => match self.current(&writer, row.key()) {
+                        Err(StorageError::Corrupt { .. }) => None,
+                        current => current?,
+                    },
                 };
                 self.stage_one(&mut writer, &row, &bytes, current, &mut Added::default());
             }
@@ -106,7 +114,11 @@ impl RangeStore {
         let staged = std::mem::take(&mut writer.staged);
         writer.staged_records.clear();
         writer.staged_bytes = 0;
-        super::flush::flush(self, &mut writer, staged)
+        match super::flush::flush(self, &mut writer, staged.clone()) {
+            Err(_) if writer.poisoned.is_none() => self.buffer(&mut writer, staged),
+            flushed => flushed?,
+        }
+        Ok(())
     }
 }
 
@@ -191,7 +203,7 @@ fn entry_of(
         }
     };
     bytes.truncate(used);
-    let leaf = leaf::decode(&bytes.into(), false);
+    let leaf = leaf::decode(&Bytes::from(bytes).into(), false);
     Ok(Entry {
         first_id: header.first_id,
         extent: Extent { slot, slots: (used as u32).div_ceil(unit_bytes) },

@@ -9,6 +9,7 @@ use arc_swap::ArcSwap;
 use bytes::Bytes;
 use parking_lot::Mutex;
 
+use super::content::Content;
 use super::directory::Extent;
 use crate::disk::{Disk, DiskFile};
 use crate::error::{Result, StorageError};
@@ -247,17 +248,9 @@ impl Slots {
         Some(Bytes::from_owner(Leased { bytes, _lease: lease.clone() }))
     }
 
-    /// The first `used` bytes of an extent.
-    pub(crate) fn read(&self, extent: Extent, used: u32) -> Result<Bytes> {
-        let mut bytes = vec![0; used as usize];
-        let offset = self.offset(extent);
-        self.file.read_exact_at(&mut bytes, offset).map_err(|e| match e.kind() {
-            std::io::ErrorKind::UnexpectedEof => {
-                StorageError::corrupt(self.path(), offset, "the file ends here")
-            }
-            _ => StorageError::io("read", self.path(), e),
-        })?;
-        Ok(bytes.into())
+    /// The first `used` bytes of an extent, as far as the disk gives them back.
+    pub(crate) fn read(&self, extent: Extent, used: u32) -> Result<Content> {
+        Content::read(&*self.file, self.offset(extent), used as usize)
     }
 }
 

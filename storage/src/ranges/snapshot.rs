@@ -73,12 +73,16 @@ pub(super) fn item_at(
         return Ok(None);
     }
     if is_hash {
-        let bytes = slots.read(entry.extent, entry.used)?;
-        let mut leaf = leaf::decode(&bytes, false);
+        let content = slots.read(entry.extent, entry.used)?;
+        let mut leaf = leaf::decode(&content, false);
         if let Ok(at) = leaf.items.binary_search_by_key(&key, |(key, _)| *key) {
             let item = leaf.items.swap_remove(at).1;
-            let at = (item.page.as_ptr() as usize).wrapping_sub(bytes.as_ptr() as usize);
-            return Ok(Some((item, slots.offset(entry.extent) + at as u64)));
+            let at = (item.page.as_ptr() as usize).wrapping_sub(content.bytes.as_ptr() as usize);
+            let offset = slots.offset(entry.extent) + at as u64;
+            return match leaf.damage_at(at) {
+                Some(damage) => Err(StorageError::corrupt(slots.path(), offset, &damage.what)),
+                None => Ok(Some((item, offset))),
+            };
         }
         let hidden = leaf.nameless_damage().find(|d| d.may_hide(key));
         return hidden.map_or(Ok(None), |damage| Err(may_be_lost(slots, entry, damage)));
@@ -89,10 +93,16 @@ pub(super) fn item_at(
     let (places, damage) = entry.index.find(key, entry.live_bytes, load)?;
     let (mut last, mut damaged) = (0, None);
     for (at, len) in places {
-        let mut bytes = vec![0; len as usize];
-        let read = slots.file().read_exact_at(&mut bytes, offset + u64::from(at));
-        read.map_err(|e| StorageError::io("read", slots.path(), e))?;
-        let bytes = Bytes::from(bytes);
+        let bytes = match slots.file().read_vec(len as usize, offset + u64::from(at)) {
+            Ok(bytes) => Bytes::from(bytes),
+            Err(e) => match StorageError::read(slots.path(), offset + u64::from(at), e) {
+                unreadable @ StorageError::Corrupt { .. } => {
+                    damaged = Some(unreadable);
+                    continue;
+                }
+                e => return Err(e),
+            },
+        };
         // The header must hold: the index may have the record under a key that the header does not say any more.
         let record = match record_len(&bytes).and_then(|_| RecordRef::parse_unverified(&bytes)) {
             Ok(record) => record,
@@ -160,9 +170,10 @@ impl RangeSnapshot {
     fn items(&self, entry: &Entry, last_id: u64) -> Result<Vec<(PageKey, Item)>> {
         let mut items = Vec::new();
         if entry.extent.slots > 0 {
-            let bytes = self.slots.read(entry.extent, entry.used)?;
-            let leaf = leaf::decode(&bytes, false);
-            if let Some(damage) = leaf.nameless_damage().next() {
+            let content = self.slots.read(entry.extent, entry.used)?;
+            let leaf = leaf::decode(&content, false);
+            // A record that cannot be read does not tell which version it is.
+            if let Some(damage) = leaf.damage.iter().find(|damage| damage.offset != 0) {
                 return Err(may_be_lost(&self.slots, entry, damage));
             }
             items = leaf.items;

@@ -1,12 +1,14 @@
 //! Streams over leaves, in id order. Threads read, list, sort and verify leaves ahead; what waits in the buffer is merged
 //! in on the way.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
 
 use super::View;
+use super::content::Content;
 use super::directory::{Entry, Extent};
 use super::flush::with_pending;
 use super::leaf;
@@ -80,11 +82,11 @@ impl RangeStream {
         let groups = InOrder::new(count, THREADS, GROUPS_AHEAD, move |number| {
             let group = groups.get(number).and_then(|range| entries.get(range.clone())).unwrap_or_default();
             let mut found = Vec::new();
-            for (entry, last_id, bytes) in reader.read_group(group) {
+            for (entry, last_id, content) in reader.read_group(group) {
                 reader.list(
                     &view,
                     (entry, *last_id),
-                    bytes,
+                    content,
                     trust,
                     from,
                     |key| key >= from && only.is_none_or(|id| key.id == id),
@@ -155,7 +157,7 @@ struct Reader {
 }
 
 /// A leaf's entry, last id and bytes.
-type Loaded<'a> = (&'a Entry, &'a u64, Result<Bytes>);
+type Loaded<'a> = (&'a Entry, &'a u64, Result<Content>);
 
 impl Reader {
     fn end(&self, extent: Extent) -> u64 {
@@ -194,7 +196,7 @@ impl Reader {
         let first = filled.next();
         let last = filled.next_back().or(first);
         let Some(((first, _), (last, _))) = first.zip(last) else {
-            return group.iter().map(|(e, id)| (e, id, Ok(Bytes::new()))).collect();
+            return group.iter().map(|(e, id)| (e, id, Ok(Content::default()))).collect();
         };
         if self.map && !self.direct {
             let mapped = |e: &Entry| match e.extent.slots {
@@ -202,7 +204,7 @@ impl Reader {
                 _ => self.slots.map(e.extent, e.used, &self.lease),
             };
             let all: Option<Vec<Loaded<'_>>> =
-                group.iter().map(|(e, id)| Some((e, id, Ok(mapped(e)?)))).collect();
+                group.iter().map(|(e, id)| Some((e, id, Ok(mapped(e)?.into())))).collect();
             if let Some(all) = all {
                 return all;
             }
@@ -211,10 +213,10 @@ impl Reader {
         let end = self.slots.offset(last.extent) + u64::from(last.used);
         let read = self.buffers.read(&*self.file, start..end);
         let load = |entry: &Entry| match &read {
-            _ if entry.extent.slots == 0 => Ok(Bytes::new()),
+            _ if entry.extent.slots == 0 => Ok(Content::default()),
             Ok(bytes) => {
                 let at = (self.slots.offset(entry.extent) - start) as usize;
-                Ok(bytes.slice(at..at + entry.used as usize))
+                Ok(bytes.slice(at..at + entry.used as usize).into())
             }
             // Leaf by leaf the readable ones are found.
             Err(_) => self.slots.read(entry.extent, entry.used),
@@ -228,19 +230,20 @@ impl Reader {
         &self,
         view: &View,
         (entry, last_id): (&Entry, u64),
-        bytes: Result<Bytes>,
+        content: Result<Content>,
         trust: Trust,
         from: PageKey,
         wanted: impl Fn(PageKey) -> bool,
         found: &mut Vec<Found>,
     ) {
         let offset = self.slots.offset(entry.extent);
-        let bytes = bytes.unwrap_or_else(|e| {
+        let content = content.unwrap_or_else(|e| {
             found.push((None, Err(e)));
-            Bytes::new()
+            Content::default()
         });
+        let bytes = &content.bytes;
         let base = bytes.as_ptr() as usize;
-        let mut leaf = if bytes.is_empty() { leaf::Leaf::default() } else { leaf::decode(&bytes, false) };
+        let mut leaf = if bytes.is_empty() { leaf::Leaf::default() } else { leaf::decode(&content, false) };
         leaf.judge(entry.live_bytes);
         // What may have been a newer version of any page before it.
         let change = leaf.damage.iter().filter(|d| !self.is_hash && d.may_change(0));
@@ -253,6 +256,13 @@ impl Reader {
             let at = offset + damage.offset as u64;
             (None, Err(StorageError::corrupt(self.slots.path(), at, &damage.what)))
         };
+        // Records that name their page and cannot be read.
+        let unreadable: BTreeMap<usize, &str> = leaf
+            .damage
+            .iter()
+            .filter(|damage| damage.key.is_some())
+            .map(|damage| (damage.offset, damage.what.as_str()))
+            .collect();
         let items = with_pending(leaf.items, view, entry.first_id, last_id);
         for (key, item) in items.into_iter().filter(|(key, _)| wanted(*key)) {
             while let Some(damage) = nameless.pop_if(|d| d.between().0.is_none_or(|after| after < key)) {
@@ -261,6 +271,11 @@ impl Reader {
             let at = (item.page.as_ptr() as usize).wrapping_sub(base);
             if let Some(change) = change.as_ref().filter(|d| at < bytes.len() && d.may_change(at)) {
                 found.push((Some(key), damaged(change).1));
+                continue;
+            }
+            if let Some(what) = unreadable.get(&at) {
+                let at = offset + at as u64;
+                found.push((Some(key), Err(StorageError::corrupt(self.slots.path(), at, what))));
                 continue;
             }
             let at = if at < bytes.len() { offset + at as u64 } else { offset };

@@ -212,12 +212,12 @@ pub(super) fn verify_leaf(
     let offset = store.slots.offset(entry.extent);
     let path = store.slots.path().to_path_buf();
     let damage = |at: u64, what: String, key| Damage { path: path.clone(), offset: at, what, key };
-    let bytes = match store.slots.read(entry.extent, entry.used) {
-        Ok(bytes) => bytes,
+    let content = match store.slots.read(entry.extent, entry.used) {
+        Ok(content) => content,
         Err(StorageError::Corrupt { offset, what, .. }) => return Ok((0, vec![damage(offset, what, None)])),
         Err(e) => return Err(e),
     };
-    let leaf = leaf::decode(&bytes, true);
+    let leaf = leaf::decode(&content, true);
     let mut all: Vec<Damage> =
         leaf.damage.iter().map(|d| damage(offset + d.offset as u64, d.what.clone(), d.key)).collect();
     for (_, item) in &leaf.items {
@@ -228,6 +228,9 @@ pub(super) fn verify_leaf(
     let covers = |key: &PageKey| view.directory.find(key.id.0).is_some_and(|(e, _)| e.extent == entry.extent);
     for (key, _) in leaf.items.iter().filter(|(key, _)| !covers(key)) {
         all.push(damage(offset, "a page outside its leaf's range".into(), Some(*key)));
+    }
+    if all.is_empty() {
+        entry.index.note_whole();
     }
     Ok((leaf.records, all))
 }
@@ -245,7 +248,10 @@ pub(super) fn repair(store: &RangeStore, leave_out: bool) -> Result<Verified> {
             continue;
         }
         let last_id = view.directory.find(entry.first_id).map_or(u64::MAX, |(_, last)| last);
-        let mut items = sweep.load(entry).unwrap_or_default();
+        let mut items = match sweep.load_readable(entry) {
+            Err(StorageError::Corrupt { .. }) => Vec::new(),
+            items => items?,
+        };
         items.retain(|(_, item)| RecordRef::parse(&item.page).is_ok());
         for (_, item) in &mut items {
             item.seen = item.seen.take().filter(|seen| RecordRef::parse(seen).is_ok());
