@@ -334,7 +334,7 @@ fn leaves_whose_sectors_cannot_be_read_are_healed() {
         let (disk, options, records, shown) = leaves(organization);
         let slots = Path::new("/store/slots");
         let (_, len) = disk.files().into_iter().find(|(path, _)| path == slots).unwrap();
-        let (mut hits, mut unhealed) = (0, 0);
+        let mut hits = 0;
         for at in (0..len).step_by(1024) {
             let what = format!("{organization}, sector at {at}");
             let disk = copy(&disk);
@@ -385,13 +385,7 @@ fn leaves_whose_sectors_cannot_be_read_are_healed() {
                 store.heal(generation, some).unwrap();
                 store.heal(generation, &records).unwrap();
             }
-            let left = store.mend().unwrap().damage;
-            if organization == Organization::HashedLog && !left.is_empty() {
-                // Where sorted and later records are lost together nothing tells them apart: it stays damage.
-                unhealed += 1;
-                continue;
-            }
-            assert_eq!(left, [], "{what}");
+            assert_eq!(store.mend().unwrap().damage, [], "{what}");
             assert!(generation(&*store, 1, Cursor::Start) == shown, "{what}");
             drop((held, stream, store));
             let store = open_sim(&disk, &options).unwrap();
@@ -404,7 +398,7 @@ fn leaves_whose_sectors_cannot_be_read_are_healed() {
             );
             assert!(generation(&*store, 1, Cursor::Start) == shown, "{what}, after a restart");
         }
-        assert!(hits > 30 && unhealed * 4 < hits, "{organization}: {hits} sectors, {unhealed} not healed");
+        assert!(hits > 30, "{organization}: {hits} sectors counted");
     }
 }
 

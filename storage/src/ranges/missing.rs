@@ -25,9 +25,15 @@ struct Region {
     /// Keys of the neighbours, where records are in key order.
     after: Option<PageKey>,
     before: Option<PageKey>,
-    is_sorted: bool,
-    /// It begins with the last record that is in key order; what came later may follow.
-    is_border: bool,
+    /// Where the last record begins that is in key order.
+    last_sorted: usize,
+}
+
+impl Region {
+    /// Whether something in it came later than what is in key order.
+    fn is_guess(&self) -> bool {
+        self.end > self.last_sorted && self.before.is_none()
+    }
 }
 
 /// The damaged regions of a leaf, and the pages that are whole in it, each with its version's checksum.
@@ -37,15 +43,21 @@ fn regions(bytes: &[u8], is_hash: bool) -> (Vec<Region>, BTreeSet<(PageKey, u64)
     // With the header damaged nobody knows where the first record is to begin.
     let mut at = header.as_ref().map_or(usize::MAX, |(_, offsets)| leaf::HEADER_BYTES + offsets.len() * 4);
     // Behind the last record of the header, a log has those that came later.
-    let last_sorted =
-        header.as_ref().and_then(|(_, offsets)| offsets.last()).map_or(0, |last| *last as usize);
-    let sorted = |start: usize| is_hash || start <= last_sorted;
+    let last_sorted = match header.as_ref().and_then(|(_, offsets)| offsets.last()) {
+        _ if is_hash => usize::MAX,
+        Some(last) => *last as usize,
+        None => 0,
+    };
     let (mut regions, mut whole) = (Vec::<Region>::new(), BTreeSet::new());
     let mut after = None;
     let mut open: Option<Region> = None;
-    let begin = |start: usize, after| {
-        let (is_sorted, is_border) = (sorted(start), !is_hash && start == last_sorted);
-        Region { start, end: start, places: Vec::new(), after, before: None, is_sorted, is_border }
+    let begin = |start: usize, after| Region {
+        start,
+        end: start,
+        places: Vec::new(),
+        after,
+        before: None,
+        last_sorted,
     };
     for (start, end) in places {
         let slice = bytes.get(start..end).unwrap_or_default();
@@ -56,7 +68,7 @@ fn regions(bytes: &[u8], is_hash: bool) -> (Vec<Region>, BTreeSet<(PageKey, u64)
         match parsed {
             Some(record) => {
                 if let Some(mut region) = open.take() {
-                    region.before = Some(record.key()).filter(|_| sorted(start));
+                    region.before = Some(record.key()).filter(|_| start <= last_sorted);
                     regions.push(region);
                 }
                 if record.kind() == Kind::Page {
@@ -107,20 +119,16 @@ pub(super) fn missing<'a>(
         }
         if writes.len() == before {
             let has_key = |key: PageKey| whole.range((key, 0)..=(key, u64::MAX)).next().is_some();
-            let mut filled = fill(bytes, &region, &left, has_key).filter(|_| region.is_sorted || may_guess);
-            is_guess |= filled.is_some() && !region.is_sorted;
-            if filled.is_none() && region.is_border && may_guess {
-                filled = fill(bytes, &Region { is_sorted: false, ..region }, &left, has_key);
-                is_guess |= filled.is_some();
-            }
+            let filled = fill(bytes, &region, &left, has_key).filter(|_| may_guess || !region.is_guess());
+            is_guess |= filled.is_some() && region.is_guess();
             writes.extend(filled.into_iter().flatten());
         }
     }
     (writes, is_guess)
 }
 
-/// The records that fill a region exactly, in key order, if there is only one way. What is appended to a log at once is in
-/// key order, too.
+/// The records that fill a region exactly, if no others do: as far as the sorted records go in key order, and then in key order
+/// again. What came later may have come in another order; that makes no difference.
 fn fill<'a>(
     bytes: &[u8],
     region: &Region,
@@ -129,44 +137,45 @@ fn fill<'a>(
 ) -> Option<Writes<'a>> {
     let room = region.end - region.start;
     let key = |record: &&Record| record.get().key();
-    let fits = |record: &&&Record| {
+    let fits = |record: &&Record| {
         let key = key(record);
         let between =
             region.after.is_none_or(|after| after < key) && region.before.is_none_or(|before| key < before);
-        !region.is_sorted || (between && !has_key(key))
+        between && !has_key(key)
     };
-    let fitting: Vec<&Record> = records.iter().filter(fits).copied().collect();
     let mut found: Option<Vec<&Record>> = None;
-    let mut ways = vec![(0, 0, Vec::new())]; // records looked at, bytes filled, records taken
+    let mut ways = vec![(0, Vec::new(), 0)]; // bytes filled, records taken, and how many of those are sorted
     let mut steps = 0;
-    while let Some((at, filled, taken)) = ways.pop() {
+    while let Some((filled, taken, sorted)) = ways.pop() {
         steps += 1;
-        if steps > WAYS_MAX || (filled == room && found.is_some()) {
-            return None; // there is another way
-        }
-        if filled == room {
-            found = Some(taken);
-            continue;
+        if steps > WAYS_MAX {
+            return None;
         }
         let start = region.start + filled;
-        if region.places.contains(&(start, start + RECORD_BYTES_MIN)) {
-            ways.push((at, filled + RECORD_BYTES_MIN, taken)); // a mark
+        if filled == room {
+            match &found {
+                Some(found) if !is_same_set(found, &taken) => return None, // there is another way
+                _ => found = Some(taken),
+            }
             continue;
         }
-        for (next, record) in fitting.iter().enumerate().skip(at) {
+        if region.places.contains(&(start, start + RECORD_BYTES_MIN)) {
+            ways.push((filled + RECORD_BYTES_MIN, taken, sorted)); // a mark
+            continue;
+        }
+        let is_sorted = start <= region.last_sorted;
+        let last = taken.last().filter(|_| is_sorted || taken.len() > sorted).map(key);
+        for record in records.iter().filter(|record| !is_sorted || fits(record)) {
             let filled = filled + record.bytes().len();
-            let may_be = filled <= room && may_be_rest_of(bytes, start, region, record);
-            if may_be && taken.last().is_none_or(|last| key(last) < key(record)) {
+            let is_next = last.is_none_or(|last| last < key(record))
+                && !taken.iter().any(|taken: &&Record| std::ptr::eq(*taken, *record));
+            if is_next && filled <= room && may_be_rest_of(bytes, start, region, record) {
                 let taken = taken.iter().copied().chain([*record]).collect();
-                ways.push((next + 1, filled, taken));
+                ways.push((filled, taken, sorted + usize::from(is_sorted)));
             }
         }
     }
-    let mut found = found?;
-    if region.is_border {
-        // The one with an offset comes after those before it.
-        found.sort_by_key(|record| region.after.is_some_and(|after| record.get().key() <= after));
-    }
+    let found = found?;
     let mut at = region.start;
     let place = |record: &'a Record| {
         while region.places.contains(&(at, at + RECORD_BYTES_MIN)) {
@@ -176,6 +185,11 @@ fn fill<'a>(
         (at - record.bytes().len(), &record.bytes()[..])
     };
     Some(found.into_iter().map(place).collect())
+}
+
+/// Whether these are the same records, in whatever order.
+fn is_same_set(a: &[&Record], b: &[&Record]) -> bool {
+    a.len() == b.len() && a.iter().all(|a| b.iter().any(|b| std::ptr::eq(*a, *b)))
 }
 
 /// Whether a record may have stood here: nothing that is still to be read says otherwise.
