@@ -30,7 +30,7 @@ pub use file::Matrix;
 pub use folder::LinkMatrix;
 
 pub(crate) use direct::{BLOCK_BYTES, Buffer, direct};
-pub(crate) use reader::{Reader, Request};
+pub(crate) use reader::{Cell, Reader, Request};
 
 use std::path::{Path, PathBuf};
 
