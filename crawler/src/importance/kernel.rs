@@ -3,6 +3,8 @@
 //! A link is a position, the source's place in its block times 65 536 plus the target's in its own. Blocks of vectors are
 //! arrays of exactly so many values (512 KiB, a second-level cache), so that no place in them needs a check.
 
+use super::rough::Rough;
+
 /// Pages of a block.
 pub(crate) const BLOCK: usize = 1 << 16;
 
@@ -15,19 +17,36 @@ pub(crate) fn padded(mut values: Vec<f64>) -> Vec<f64> {
     values
 }
 
+/// A value as it is read; sums are always of 64 bits.
+pub(crate) trait Read: Copy {
+    fn value(self) -> f64;
+}
+
+impl Read for f64 {
+    fn value(self) -> f64 {
+        self
+    }
+}
+
+impl Read for Rough {
+    fn value(self) -> f64 {
+        self.value()
+    }
+}
+
 /// Importance goes forward: every target gets what its source passes on.
 #[expect(clippy::indexing_slicing, reason = "a place has 16 bits, and a block so many places")]
-pub(crate) fn forward(cell: &[u32], passing: &Block, got: &mut Block) {
+pub(crate) fn forward<V: Read>(cell: &[u32], passing: &[V; BLOCK], got: &mut Block) {
     for position in cell {
-        got[(position & 0xffff) as usize] += passing[(position >> 16) as usize];
+        got[(position & 0xffff) as usize] += passing[(position >> 16) as usize].value();
     }
 }
 
 /// Usefulness goes backward: every source gets what its target has.
 #[expect(clippy::indexing_slicing, reason = "a place has 16 bits, and a block so many places")]
-pub(crate) fn backward(cell: &[u32], has: &Block, got: &mut Block) {
+pub(crate) fn backward<V: Read>(cell: &[u32], has: &[V; BLOCK], got: &mut Block) {
     for position in cell {
-        got[(position >> 16) as usize] += has[(position & 0xffff) as usize];
+        got[(position >> 16) as usize] += has[(position & 0xffff) as usize].value();
     }
 }
 

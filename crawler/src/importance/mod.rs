@@ -37,6 +37,7 @@ mod personalisation;
 mod power;
 mod publication;
 mod repair;
+pub(crate) mod rough;
 #[cfg(test)]
 mod tests;
 mod usefulness;

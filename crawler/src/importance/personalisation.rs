@@ -48,6 +48,14 @@ impl Personalisation {
         }
     }
 
+    /// The share of every page, where all have the same.
+    pub(super) fn alike(&self) -> Option<f64> {
+        match &self.kind {
+            Kind::Uniform(pages) => Some(1.0 / *pages as f64),
+            Kind::Given(_) => None,
+        }
+    }
+
     /// All shares.
     #[must_use]
     pub fn to_vec(&self) -> Vec<f64> {

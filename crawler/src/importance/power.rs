@@ -3,6 +3,10 @@
 //! A round gathers, for each page, what its in-links pass on. r needs no pass of its own: |c·M·I + (1−c)·E|₁ is known
 //! beforehand from what pages with links have, c·Σ + (1−c). The pages are cut into parts that don't depend on the number
 //! of threads, and their sums are added in order: any number of threads gives the same bits.
+//!
+//! The one vector there is has what each link of a page passes on (of a page without links, what it has): nobody asks for it but the rows
+//! and the page itself, which finds there, times its links, what it had. So a page costs a round 10 bytes more than its bare row: what it
+//! had, and how many links it has in two.
 
 use std::ops::Range;
 
@@ -34,6 +38,7 @@ impl Sums {
         sums
     }
 
+    /// What a page has; `share` is 0 if it has no links.
     pub(super) fn add(&mut self, value: f64, share: f64) {
         if share > 0.0 { self.linked += value } else { self.dangling += value }
     }
@@ -58,10 +63,9 @@ impl Sums {
     }
 }
 
-/// A part's pages, with its pieces of the vectors.
+/// A part's pages, with its piece of the vector.
 struct Part<'a> {
     pages: Range<usize>,
-    values: &'a mut [f64],
     passed_on: &'a mut [f64],
 }
 
@@ -72,10 +76,13 @@ pub(super) fn solve(
     settings: &Settings,
     progress: &mut dyn FnMut(u32, f64),
 ) -> Solution {
-    let shares = graph.shares();
-    let mut passing: Vec<f64> = values.iter().zip(&shares).map(|(value, share)| value * share).collect();
-    let mut next_passing = vec![0.0; values.len()];
-    let mut sums = Sums::of(&values, &shares);
+    let degrees: Vec<u16> = (0..graph.pages()).map(|page| degree(graph.out().degree(page))).collect();
+    let mut sums = Sums::default();
+    for (value, degree) in values.iter_mut().zip(&degrees) {
+        sums.add(*value, f64::from(*degree));
+        *value = passed_on(*value, *degree);
+    }
+    let (mut passing, mut next_passing) = (values, vec![0.0; graph.pages()]);
     let parts = graph.into().parts(PARTS);
     let pool = (settings.threads > 1)
         .then(|| rayon::ThreadPoolBuilder::new().num_threads(settings.threads).build().ok())
@@ -83,8 +90,11 @@ pub(super) fn solve(
     let mut solution = Solution { values: Vec::new(), rounds: 0, change: f64::INFINITY, converged: false };
     while solution.rounds < settings.rounds_max && !solution.converged {
         let (by_links, by_e) = sums.factors(settings);
-        let mut round = cut(&parts, &mut values, &mut next_passing);
-        let step = |part: &mut Part<'_>| step(graph.into(), &passing, &shares, e, (by_links, by_e), part);
+        let mut round = cut(&parts, &mut next_passing);
+        let step = |part: &mut Part<'_>| match e.alike() {
+            Some(share) => step(graph.into(), &passing, &degrees, by_links, |_| by_e * share, part),
+            None => step(graph.into(), &passing, &degrees, by_links, |page| by_e * e.share(page), part),
+        };
         let each: Vec<Sums> = match &pool {
             Some(pool) => pool.install(|| round.par_iter_mut().with_max_len(1).map(step).collect()),
             None => round.iter_mut().map(step).collect(),
@@ -97,43 +107,58 @@ pub(super) fn solve(
         solution.converged = sums.change < settings.change_max();
         progress(solution.rounds, solution.change);
     }
-    solution.values = values;
+    passing.iter_mut().zip(&degrees).for_each(|(value, degree)| *value = had(*value, *degree));
+    solution.values = passing;
     solution
 }
 
-fn cut<'a>(parts: &[Range<usize>], mut values: &'a mut [f64], mut passed_on: &'a mut [f64]) -> Vec<Part<'a>> {
+/// A page's number of links in two bytes: [`LINKS_MAX`](super::LINKS_MAX) fits.
+fn degree(links: usize) -> u16 {
+    debug_assert!(links <= super::LINKS_MAX, "the builder keeps no more");
+    links as u16
+}
+
+/// What each of a page's links gets; all of it where there are none.
+fn passed_on(value: f64, degree: u16) -> f64 {
+    value / f64::from(degree.max(1))
+}
+
+/// What a page has whose links get so much each.
+fn had(passing: f64, degree: u16) -> f64 {
+    passing * f64::from(degree.max(1))
+}
+
+fn cut<'a>(parts: &[Range<usize>], mut passed_on: &'a mut [f64]) -> Vec<Part<'a>> {
     let mut pieces = Vec::with_capacity(parts.len());
     for pages in parts {
-        let (piece, rest) = values.split_at_mut(pages.len());
-        let (piece_passed, rest_passed) = passed_on.split_at_mut(pages.len());
-        pieces.push(Part { pages: pages.clone(), values: piece, passed_on: piece_passed });
-        (values, passed_on) = (rest, rest_passed);
+        let (piece, rest) = passed_on.split_at_mut(pages.len());
+        pieces.push(Part { pages: pages.clone(), passed_on: piece });
+        passed_on = rest;
     }
     pieces
 }
 
-/// New values of a part's pages.
+/// What the pages of a part pass on next; `own` is what a page has of E.
 #[expect(
     clippy::indexing_slicing,
-    reason = "rows name pages there are; a part's pieces are as long as its pages"
+    reason = "rows name pages there are; a part's piece is as long as its pages"
 )]
 fn step(
     into: &Rows,
     passing: &[f64],
-    shares: &[f64],
-    e: &Personalisation,
-    (by_links, by_e): (f64, f64),
+    degrees: &[u16],
+    by_links: f64,
+    own: impl Fn(usize) -> f64,
     part: &mut Part<'_>,
 ) -> Sums {
     let mut sums = Sums::default();
     let first = part.pages.start;
     into.for_rows(part.pages.clone(), |page, sources| {
-        let got = gather(passing, sources);
-        let value = by_links * got + by_e * e.share(page);
-        sums.change += (value - part.values[page - first]).abs();
-        sums.add(value, shares[page]);
-        part.values[page - first] = value;
-        part.passed_on[page - first] = value * shares[page];
+        let value = by_links * gather(passing, sources) + own(page);
+        let degree = degrees[page];
+        sums.change += (value - had(passing[page], degree)).abs();
+        sums.add(value, f64::from(degree));
+        part.passed_on[page - first] = passed_on(value, degree);
     });
     sums
 }

@@ -6,7 +6,7 @@ use webbase_storage::disk::DiskFile;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::{MatrixError, Result};
-use crate::importance::kernel::{BLOCK, Block};
+use crate::importance::kernel::BLOCK;
 
 /// What direct reading counts in.
 pub(crate) const ALIGN: u64 = 4096;
@@ -25,9 +25,9 @@ impl Buffer {
         Self { blocks: vec![AlignedBytes([0; ALIGN as usize]); bytes.div_ceil(ALIGN as usize).max(1)] }
     }
 
-    /// For so many blocks of a vector.
-    pub(crate) fn for_blocks(count: usize) -> Self {
-        Self::new(count * BLOCK_BYTES as usize)
+    /// For so many blocks of a vector of such values.
+    pub(crate) fn for_blocks<V>(count: usize) -> Self {
+        Self::new(count * size_of::<[V; BLOCK]>())
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
@@ -39,17 +39,17 @@ impl Buffer {
     }
 
     /// As blocks of a vector.
-    pub(crate) fn blocks(&self) -> &[Block] {
-        <[f64]>::ref_from_bytes(self.bytes()).unwrap_or_default().as_chunks().0
+    pub(crate) fn blocks<V: FromBytes + Immutable>(&self) -> &[[V; BLOCK]] {
+        <[V]>::ref_from_bytes(self.bytes()).unwrap_or_default().as_chunks().0
     }
 
     /// As blocks of a vector.
-    pub(crate) fn blocks_mut(&mut self) -> &mut [Block] {
-        <[f64]>::mut_from_bytes(self.bytes_mut()).unwrap_or_default().as_chunks_mut().0
+    pub(crate) fn blocks_mut<V: FromBytes + IntoBytes>(&mut self) -> &mut [[V; BLOCK]] {
+        <[V]>::mut_from_bytes(self.bytes_mut()).unwrap_or_default().as_chunks_mut().0
     }
 }
 
-/// Bytes of a block of a vector.
+/// Bytes of a block of values of 64 bits.
 pub(crate) const BLOCK_BYTES: u64 = 8 * BLOCK as u64;
 
 /// The handle past the page cache, or the ordinary one where there is none.

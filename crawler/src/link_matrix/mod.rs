@@ -53,7 +53,7 @@ pub(crate) fn fuzz_samples() -> Vec<Vec<u8>> {
 }
 
 pub(crate) use direct::{BLOCK_BYTES, Buffer, direct};
-pub(crate) use reader::{Reader, Request};
+pub(crate) use reader::{Cell, Reader, Request};
 
 use std::path::{Path, PathBuf};
 

@@ -13,7 +13,7 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 
 use webbase_storage::disk::DiskFile;
 
-use super::direct::{BLOCK_BYTES, Buffer, read_around};
+use super::direct::{Buffer, read_around};
 use super::file::Matrix;
 use super::frame::{self, FRAME_LINKS_MAX, frame_bytes};
 use super::{MatrixError, Result};
@@ -34,10 +34,10 @@ pub(crate) enum Request {
     Vector {
         /// Where it lies.
         file: Arc<dyn DiskFile>,
-        /// From which block on.
-        first: usize,
-        /// How many.
-        count: usize,
+        /// From where on.
+        at: u64,
+        /// How many bytes: of whole blocks.
+        bytes: usize,
     },
 }
 
@@ -96,11 +96,11 @@ impl Drop for Threads {
 }
 
 impl Reader {
-    /// Begins to read, for one thread or several that each look at everything. Vectors come in pieces of at most `vector_blocks` blocks, of
-    /// which `vectors_ahead` are in memory: with one, the next is read when it has been given back.
+    /// Begins to read, for one thread or several that each look at everything. Vectors come in pieces of at most `piece_bytes`, of
+    /// which `pieces_ahead` are in memory: with one, the next is read when it has been given back.
     pub(crate) fn start<const READERS: usize>(
         matrix: &Matrix,
-        (vectors_ahead, vector_blocks): (usize, usize),
+        (pieces_ahead, piece_bytes): (usize, usize),
         requests: impl Iterator<Item = Request> + Send + 'static,
     ) -> [Self; READERS] {
         let (give_pieces, pieces) = sync_channel(CHUNKS);
@@ -113,8 +113,8 @@ impl Reader {
         for _ in 0..BATCHES {
             let _ = batches.send(Batch::new());
         }
-        for _ in 0..vectors_ahead.max(1) {
-            let _ = vectors.send(Buffer::for_blocks(vector_blocks));
+        for _ in 0..pieces_ahead.max(1) {
+            let _ = vectors.send(Buffer::new(piece_bytes));
         }
         let ends: [_; READERS] = std::array::from_fn(|_| sync_channel(BATCHES));
         let ahead = Ahead {
@@ -307,7 +307,7 @@ impl Ahead {
         for request in requests {
             let done = match request {
                 Request::Frames(range) => self.frames(range),
-                Request::Vector { file, first, count } => self.vector(&*file, first, count),
+                Request::Vector { file, at, bytes } => self.vector(&*file, at, bytes),
             };
             match done {
                 Ok(true) => {}
@@ -342,10 +342,10 @@ impl Ahead {
         }
     }
 
-    fn vector(&self, file: &dyn DiskFile, first: usize, count: usize) -> Result<bool> {
+    fn vector(&self, file: &dyn DiskFile, at: u64, bytes: usize) -> Result<bool> {
         let Ok(mut blocks) = self.vectors.recv() else { return Ok(false) };
-        if let Some(wanted) = blocks.bytes_mut().get_mut(..count * BLOCK_BYTES as usize) {
-            let read = file.read_exact_at(wanted, first as u64 * BLOCK_BYTES);
+        if let Some(wanted) = blocks.bytes_mut().get_mut(..bytes) {
+            let read = file.read_exact_at(wanted, at);
             read.map_err(|e| MatrixError::io("read", file.path(), e))?;
         }
         Ok(self.pieces.send(Ok(Piece::Vector(blocks))).is_ok())

@@ -1,22 +1,27 @@
 //! A round of importance: sums of a group of targets stay, sources go by.
 
 use rayon::prelude::*;
+use zerocopy::{FromBytes, Immutable};
 
 use super::super::FixedPoint;
-use super::super::kernel::{Block, forward};
+use super::super::kernel::{Block, Read, forward};
 use super::super::power::Sums;
+use super::super::rough::Rough;
 use super::halves::in_halves;
+use super::passed::Reads;
 use super::{OnDisk, Result, Scan, TILE, linked, value_of};
-use crate::link_matrix::{BLOCK_BYTES, Buffer, Reader, Request};
+use crate::link_matrix::{Buffer, Cell, Reader, Request};
 
 impl OnDisk {
-    /// Reads and decodes what a round of importance reads, and computes nothing: what a round can be measured by.
+    /// Reads and decodes what a round of importance reads, after the first, and computes nothing: what a round can be measured by. Says how
+    /// many bytes that were.
     ///
     /// # Errors
     /// As [`OnDisk::importance`].
     pub fn read_only(&mut self) -> Result<u64> {
-        let (tiles, group) = (self.matrix.tiles(), self.group(1, 0));
-        let (mut links, before) = (0, self.bytes);
+        let (tiles, group) = (self.matrix.tiles(), self.group());
+        let (mut links, mut bytes) = (0, 0);
+        self.passing.begin_later(self.by_changes());
         for first in (0..tiles).step_by(group) {
             let columns = first..tiles.min(first + group);
             let [mut reader] = self.forward_readers(columns.clone(), tiles);
@@ -24,11 +29,18 @@ impl OnDisk {
                 let values = reader.vector()?;
                 reader.frames(|frame| links += frame.positions.len() as u64)?;
                 reader.give_back(values);
-                self.count(1, self.matrix.tile_row(row, columns.clone()));
+                let frames = self.matrix.tile_row(row, columns.clone());
+                bytes += self.passing.pieces().1 as u64 + (frames.end - frames.start);
             }
+            drop(reader);
+            let blocks = columns.start * TILE..columns.end * TILE;
+            bytes += self.passing.turn_bytes().0 * blocks.len() as u64;
+            let read = |block: usize| Ok((self.degrees(block)?, self.passing.turn(block)?));
+            blocks.into_par_iter().try_for_each(|block| read(block).map(drop))?;
         }
-        self.bytes = before;
-        Ok(links)
+        self.passing.begin(false);
+        debug_assert_eq!(links, self.matrix.links(), "every link once");
+        Ok(bytes)
     }
 
     fn forward_readers<const READERS: usize>(
@@ -36,16 +48,14 @@ impl OnDisk {
         columns: std::ops::Range<usize>,
         tiles: usize,
     ) -> [Reader; READERS] {
-        let (matrix, file) = (self.matrix.clone(), self.passing.file.clone());
-        let requests = (0..tiles).flat_map(move |row| {
-            let values = Request::Vector { file: file.clone(), first: row * TILE, count: TILE };
-            [values, Request::Frames(matrix.tile_row(row, columns.clone()))]
-        });
-        Reader::start(&self.matrix, (2, TILE), requests)
+        let frames = |row: usize| Request::Frames(self.matrix.tile_row(row, columns.clone()));
+        let requests: Vec<Request> =
+            (0..tiles).flat_map(|row| [self.passing.request(row), frames(row)]).collect();
+        Reader::start(&self.matrix, self.passing.pieces(), requests.into_iter())
     }
 
     /// The factors of links and of E of a round: r is known beforehand.
-    pub(super) fn factors(&self, scan: Scan) -> (f64, f64) {
+    pub(super) fn next_factors(&self, scan: Scan) -> (f64, f64) {
         let (c, norm) = (self.settings.damping, self.sums.linked + self.sums.dangling);
         match (self.settings.fixed_point, scan) {
             (FixedPoint::Renormalised, Scan::Power) => self.sums.factors(&self.settings),
@@ -59,10 +69,10 @@ impl OnDisk {
     }
 
     pub(super) fn importance_round(&mut self, scan: Scan) -> Result<f64> {
-        let (tiles, group) = (self.matrix.tiles(), self.group(1, 0));
-        let factors = self.factors(scan);
+        let (tiles, group) = (self.matrix.tiles(), self.group());
+        let (factors, reads) = (self.next_factors(scan), self.passing.reads());
         let mut sums = Sums::default();
-        let mut got = Buffer::for_blocks(group.min(tiles.max(1)) * TILE);
+        let mut got = self.take_got();
         for first in (0..tiles).step_by(group) {
             let columns = first..tiles.min(first + group);
             got.bytes_mut().fill(0);
@@ -75,8 +85,11 @@ impl OnDisk {
                         reader.frames(|cell| {
                             let from = usize::from(cell.from) - row * TILE;
                             let into = half.block(usize::from(cell.to) - first * TILE);
-                            if let (Some(values), Some(into)) = (values.blocks().get(from), into) {
-                                forward(cell.positions, values, into);
+                            if let Some(into) = into {
+                                match reads {
+                                    Reads::All => forward_from::<f64>(&cell, &values, from, into),
+                                    Reads::Changes => forward_from::<Rough>(&cell, &values, from, into),
+                                }
                             }
                         })?;
                         reader.give_back(values);
@@ -84,25 +97,26 @@ impl OnDisk {
                     Ok(())
                 },
             )?;
-            (0..tiles).for_each(|row| self.count(1, self.matrix.tile_row(row, columns.clone())));
+            let (_, piece_bytes) = self.passing.pieces();
+            (0..tiles).for_each(|row| self.count(piece_bytes, self.matrix.tile_row(row, columns.clone())));
             let blocks = columns.len() * TILE;
             let got = got.blocks().get(..blocks).unwrap_or_default();
             self.take(first * TILE, got, factors, scan, &mut sums)?;
         }
-        if scan == Scan::Power {
-            std::mem::swap(&mut self.passing, &mut self.next_passing);
-        }
-        self.sums = sums;
-        Ok(sums.change / (sums.linked + sums.dangling))
+        self.got = Some(got);
+        (self.sums, self.factors) = (sums, factors);
+        let change = sums.change / (sums.linked + sums.dangling);
+        self.passing.end_round(scan, change);
+        Ok(change)
     }
 
     /// Multiplies importance.
     pub(super) fn rescale(&mut self, by: f64) -> Result<()> {
-        let mut buffer = Buffer::for_blocks(1);
+        let mut buffer = Buffer::for_blocks::<f64>(1);
         for block in 0..self.blocks_padded() {
-            self.passing.read(block, &mut buffer)?;
-            buffer.blocks_mut().iter_mut().flatten().for_each(|value| *value *= by);
-            self.passing.write(block, &buffer)?;
+            self.passing.told.read(block, &mut buffer)?;
+            buffer.blocks_mut::<f64>().iter_mut().flatten().for_each(|value| *value *= by);
+            self.passing.told.write(block, &buffer)?;
         }
         self.sums = Sums { linked: self.sums.linked * by, dangling: self.sums.dangling * by, ..self.sums };
         Ok(())
@@ -120,7 +134,8 @@ impl OnDisk {
         let of_block = |(at, got): (usize, &Block)| self.take_block(first + at, got, factors, scan);
         let each: Vec<Sums> = got.par_iter().enumerate().map(of_block).collect::<Result<_>>()?;
         each.iter().for_each(|of_block| sums.merge(of_block));
-        self.bytes += 2 * BLOCK_BYTES * got.len() as u64;
+        let (read, written) = self.passing.turn_bytes();
+        self.bytes += (read + written) * got.len() as u64;
         Ok(())
     }
 
@@ -131,27 +146,48 @@ impl OnDisk {
         (by_links, by_e): (f64, f64),
         scan: Scan,
     ) -> Result<Sums> {
-        let share = by_e * self.lift.of_all() / f64::from(self.matrix.pages());
         let (more, mut named) = self.lift.of_named(block);
         let mut next = named.next();
+        let (e_of_all, e_of_named) = {
+            let share = self.lift.of_all() / f64::from(self.matrix.pages());
+            (share, share + more)
+        };
+        let (by_links_before, by_e_before) = self.factors;
+        let (changes, by_got) = (self.passing.reads() == Reads::Changes, 1.0 / by_links_before);
         let (degrees, places) = (self.degrees(block)?, self.places(block));
-        let mut buffer = Buffer::for_blocks(1);
-        self.passing.read(block, &mut buffer)?;
+        let mut turn = self.passing.turn(block)?;
         let mut of_block = Sums::default();
-        let values = buffer.blocks_mut().iter_mut().flatten().zip(got).zip(&degrees).take(places);
-        for (place, ((passing, got), degree)) in values.enumerate() {
-            let mut value = by_links * got + share;
-            if next == Some(place) {
-                value += by_e * more;
+        for (at, ((mut place, got), degree)) in turn.places().zip(got).zip(&degrees).take(places).enumerate()
+        {
+            let (mut got, mut e) = (*got, e_of_all);
+            if next == Some(at) {
+                e = e_of_named;
                 next = named.next();
             }
-            of_block.change += (value - value_of(*passing, *degree)).abs();
+            if changes {
+                // Beside what it got before, which made what it has. Rounding must not leave less than nothing.
+                let had = value_of(place.passing(), *degree);
+                got = (got + (had - by_e_before * e) * by_got).max(0.0);
+            }
+            let value = by_links * got + by_e * e;
+            of_block.change += (value - value_of(place.told(), *degree)).abs();
             let linked = linked(*degree);
             of_block.add(value, if linked { 1.0 } else { 0.0 });
-            *passing = if linked { value / f64::from(*degree) } else { value };
+            place.pass_on(if linked { value / f64::from(*degree) } else { value });
         }
-        let into = if scan == Scan::Power { &self.next_passing } else { &self.passing };
-        into.write(block, &buffer)?;
+        self.passing.end_turn(block, &turn, scan)?;
         Ok(of_block)
+    }
+}
+
+/// Adds up a cell's links from block `from` of a piece of a vector of such values.
+fn forward_from<V: Read + FromBytes + Immutable>(
+    cell: &Cell<'_>,
+    piece: &Buffer,
+    from: usize,
+    into: &mut Block,
+) {
+    if let Some(values) = piece.blocks::<V>().get(from) {
+        forward(cell.positions, values, into);
     }
 }

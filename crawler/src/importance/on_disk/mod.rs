@@ -1,6 +1,6 @@
 //! Importance and usefulness over a link matrix on disk, in a given memory.
 //!
-//! Vectors are files of blocks; of each only two pieces are in memory at a time. What a scan adds up stays (the *resident* group of
+//! Vectors are files of blocks; of each only a piece or two are in memory at a time. What a scan adds up stays (the *resident* group of
 //! tile columns for importance, of tile rows for usefulness) while everything else is read past it, ahead, by a thread,
 //! and decoded by another; two add up (`halves.rs`):
 //!
@@ -10,7 +10,8 @@
 //!   both:        for each group of rows: for each column of tiles: its pages' values and sums so far, the column's tiles
 //! ```
 //!
-//! With a group of g tiles of T, the first two read a vector T/g times and the links once; the last keeps two vectors a group and
+//! With a group of g tiles of T, the first two read a vector T/g times and the links once; where that is several times, most rounds read
+//! only what has changed of it (`passed.rs`). The last keeps two vectors a group and
 //! reads two and writes one as often, for one scan of the links instead of two: it pays where memory is large, as the papers
 //! say. Nothing goes through the page cache where the disk has direct reading.
 
@@ -19,6 +20,7 @@ mod direct;
 mod halves;
 mod inverse;
 mod lift;
+mod passed;
 mod vector;
 
 use std::path::{Path, PathBuf};
@@ -28,7 +30,7 @@ use webbase_storage::disk::Disk;
 
 use self::lift::Lift;
 pub use self::lift::Lifting;
-use self::vector::Vector;
+use self::passed::Passed;
 use super::kernel::BLOCK;
 use super::power::Sums;
 use super::{Interest, Settings};
@@ -38,9 +40,11 @@ type Result<T> = std::result::Result<T, MatrixError>;
 
 /// Blocks on the side of a tile.
 const TILE: usize = 8;
-/// What a scan takes beside its resident group: two pieces of a vector (8 MiB), chunks of frames (2), batches of links (2), a frame that is
+/// A tile's values of 64 bits.
+const TILE_BYTES: usize = TILE * BLOCK_BYTES as usize;
+/// What a scan takes beside its resident group and its pieces of a vector: chunks of frames (2 MiB), batches of links (2), a frame that is
 /// not whole, and what two threads need to take a block each.
-const BESIDE_BYTES: usize = 14 << 20;
+const BESIDE_BYTES: usize = 6 << 20;
 
 /// How a scan of the links is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,13 +76,15 @@ pub struct OnDisk {
     settings: Settings,
     budget_bytes: usize,
     /// What each link of a page passes on; of a page without links what it has.
-    passing: Vector,
-    next_passing: Vector,
+    passing: Passed,
     sums: Sums,
-    useful: Vector,
-    next_useful: Vector,
+    /// The factors of links and of E that importance was made with.
+    factors: (f64, f64),
+    useful: Passed,
     interest: Interest,
     lift: Lift,
+    /// The resident group's sums, between rounds of one vector: memory that is given back and asked for again may be there twice.
+    got: Option<Buffer>,
     bytes: u64,
 }
 
@@ -121,31 +127,31 @@ impl OnDisk {
         budget_bytes: usize,
         mut last: impl FnMut(u32) -> Result<Option<(f64, f64)>>,
     ) -> Result<Self> {
-        let vector = |name: &str| Vector::create(&*disk, &dir.join(name));
         let mut this = Self {
-            passing: vector("importance-a")?,
-            next_passing: vector("importance-b")?,
-            useful: vector("usefulness-a")?,
-            next_useful: vector("usefulness-b")?,
+            passing: Passed::create(&*disk, dir, "importance")?,
+            useful: Passed::create(&*disk, dir, "usefulness")?,
             disk: disk.clone(),
             dir: dir.to_path_buf(),
             matrix,
             settings,
             budget_bytes,
             sums: Sums::default(),
+            factors: (1.0, 0.0),
             interest,
             lift: Lift::default(),
+            got: None,
             bytes: 0,
         };
         let share = 1.0 / f64::from(this.matrix.pages().max(1));
-        let (mut values, mut useful) = (Buffer::for_blocks(1), Buffer::for_blocks(1));
+        let (mut values, mut useful) = (Buffer::for_blocks::<f64>(1), Buffer::for_blocks::<f64>(1));
+        let by_changes = this.by_changes();
         for block in 0..this.blocks_padded() {
             let degrees = this.degrees(block)?;
             let places = this.places(block);
             values.bytes_mut().fill(0);
             useful.bytes_mut().fill(0);
             let mut sums = Sums::default();
-            if let ([values], [useful]) = (values.blocks_mut(), useful.blocks_mut()) {
+            if let ([values], [useful]) = (values.blocks_mut::<f64>(), useful.blocks_mut::<f64>()) {
                 for ((page, (value, degree)), useful) in
                     (block * BLOCK..).zip(values.iter_mut().zip(&degrees)).zip(useful).take(places)
                 {
@@ -157,10 +163,8 @@ impl OnDisk {
                 }
             }
             this.sums.merge(&sums);
-            this.passing.write(block, &values)?;
-            this.next_passing.write(block, &values)?;
-            this.useful.write(block, &useful)?;
-            this.next_useful.write(block, &useful)?;
+            this.passing.start(block, &values, by_changes)?;
+            this.useful.start(block, &useful, by_changes)?;
         }
         let norm = this.sums.linked + this.sums.dangling;
         if norm > 0.0 && (norm - 1.0).abs() > 1e-9 {
@@ -184,18 +188,39 @@ impl OnDisk {
         if block < self.matrix.blocks() { self.matrix.degrees(block) } else { Ok(vec![u16::MAX; BLOCK]) }
     }
 
-    /// Tiles of a resident group with so many vectors.
-    fn group(&self, vectors: usize, beside: usize) -> usize {
-        let tile_bytes = TILE * BLOCK_BYTES as usize * vectors;
-        let beside = BESIDE_BYTES + self.interest.bytes() + beside;
-        (self.budget_bytes.saturating_sub(beside) / tile_bytes).max(1)
+    /// Tiles of a group with so many vectors resident, and so many pieces of tiles beside them.
+    fn fitting(&self, vectors: usize, pieces: usize) -> usize {
+        let beside = BESIDE_BYTES + self.interest.bytes() + pieces * TILE_BYTES;
+        (self.budget_bytes.saturating_sub(beside) / (vectors * TILE_BYTES)).max(1)
+    }
+
+    /// Tiles of a group for one vector: all of them beside two pieces, or as many as fit beside one. Then most rounds read changes,
+    /// of which two pieces are smaller than that.
+    fn group(&self) -> usize {
+        if self.fitting(1, 2) >= self.matrix.tiles() { self.fitting(1, 2) } else { self.fitting(1, 1) }
+    }
+
+    /// Memory for the sums of a group, to be put back.
+    fn take_got(&mut self) -> Buffer {
+        let tiles = self.group().min(self.matrix.tiles().max(1));
+        self.got.take().unwrap_or_else(|| Buffer::for_blocks::<f64>(tiles * TILE))
+    }
+
+    /// Tiles of a group for both vectors; pieces of two others go by, and sums of one.
+    fn group_of_both(&self) -> usize {
+        self.fitting(2, 4)
     }
 
     /// How many groups importance and usefulness alone take, and both at once.
     #[must_use]
     pub fn groups(&self) -> (usize, usize) {
         let tiles = self.matrix.tiles();
-        (tiles.div_ceil(self.group(1, 0)), tiles.div_ceil(self.group(2, 2 * TILE * BLOCK_BYTES as usize)))
+        (tiles.div_ceil(self.group()), tiles.div_ceil(self.group_of_both()))
+    }
+
+    /// Whether rounds pass on what changes, after the first.
+    fn by_changes(&self) -> bool {
+        self.groups().0 > 1
     }
 
     /// Rounds of importance until it is settled, or `rounds_max` of them.
@@ -205,14 +230,21 @@ impl OnDisk {
     pub fn importance(&mut self, scan: Scan, rounds_max: u32) -> Result<Rounds> {
         // Where Gauss–Seidel has not settled in twice the rounds that power iteration needs, that goes on from there.
         let patience = 2.0 * self.settings.change_max().ln() / self.settings.damping.ln();
-        let first = self.rounds(rounds_max.min(patience as u32), |this| this.importance_round(scan))?;
+        let first = self.importance_rounds(scan, rounds_max.min(patience as u32))?;
         if first.converged || first.rounds >= rounds_max {
             return Ok(first);
         }
         let norm = self.sums.linked + self.sums.dangling;
         self.rescale(1.0 / norm)?;
-        let rest = self.rounds(rounds_max - first.rounds, |this| this.importance_round(Scan::Power))?;
+        let rest = self.importance_rounds(Scan::Power, rounds_max - first.rounds)?;
         Ok(Rounds { rounds: first.rounds + rest.rounds, bytes: first.bytes + rest.bytes, ..rest })
+    }
+
+    fn importance_rounds(&mut self, scan: Scan, rounds_max: u32) -> Result<Rounds> {
+        self.passing.begin(self.by_changes());
+        let done = self.rounds(rounds_max, |this| this.importance_round(scan))?;
+        self.passing.end(self.blocks_padded())?;
+        Ok(done)
     }
 
     /// Rounds of usefulness, over the importance there is, until it is settled, or `rounds_max` of them.
@@ -220,7 +252,10 @@ impl OnDisk {
     /// # Errors
     /// As [`OnDisk::importance`].
     pub fn usefulness(&mut self, scan: Scan, rounds_max: u32) -> Result<Rounds> {
-        self.rounds(rounds_max, |this| this.usefulness_round(scan))
+        self.useful.begin(self.by_changes());
+        let done = self.rounds(rounds_max, |this| this.usefulness_round(scan))?;
+        self.useful.end(self.blocks_padded())?;
+        Ok(done)
     }
 
     /// Rounds of both at once until both are settled, or `rounds_max` of them.
@@ -228,6 +263,8 @@ impl OnDisk {
     /// # Errors
     /// As [`OnDisk::importance`].
     pub fn both(&mut self, rounds_max: u32) -> Result<Rounds> {
+        self.passing.begin(false);
+        self.useful.begin(false);
         self.rounds(rounds_max, Self::both_round)
     }
 
@@ -249,11 +286,11 @@ impl OnDisk {
     /// As [`OnDisk::importance`].
     pub fn for_importance(&self, mut each: impl FnMut(usize, f64)) -> Result<()> {
         let norm = self.sums.linked + self.sums.dangling;
-        let mut buffer = Buffer::for_blocks(1);
+        let mut buffer = Buffer::for_blocks::<f64>(1);
         for block in 0..self.matrix.blocks() {
-            self.passing.read(block, &mut buffer)?;
+            self.passing.told.read(block, &mut buffer)?;
             let degrees = self.degrees(block)?;
-            let values = buffer.blocks().iter().flatten().zip(&degrees).take(self.places(block));
+            let values = buffer.blocks::<f64>().iter().flatten().zip(&degrees).take(self.places(block));
             for (page, (passing, degree)) in (block * BLOCK..).zip(values) {
                 each(page, value_of(*passing, *degree) / norm);
             }
@@ -267,13 +304,13 @@ impl OnDisk {
     /// As [`OnDisk::importance`].
     pub fn for_both(&self, mut each: impl FnMut(f64, f64)) -> Result<()> {
         let norm = self.sums.linked + self.sums.dangling;
-        let (mut passing, mut useful) = (Buffer::for_blocks(1), Buffer::for_blocks(1));
+        let (mut passing, mut useful) = (Buffer::for_blocks::<f64>(1), Buffer::for_blocks::<f64>(1));
         for block in 0..self.matrix.blocks() {
-            self.passing.read(block, &mut passing)?;
-            self.useful.read(block, &mut useful)?;
+            self.passing.told.read(block, &mut passing)?;
+            self.useful.told.read(block, &mut useful)?;
             let degrees = self.degrees(block)?;
-            let values = passing.blocks().iter().flatten().zip(&degrees).take(self.places(block));
-            for ((passing, degree), useful) in values.zip(useful.blocks().iter().flatten()) {
+            let values = passing.blocks::<f64>().iter().flatten().zip(&degrees).take(self.places(block));
+            for ((passing, degree), useful) in values.zip(useful.blocks::<f64>().iter().flatten()) {
                 each(value_of(*passing, *degree) / norm, *useful);
             }
         }
@@ -285,16 +322,16 @@ impl OnDisk {
     /// # Errors
     /// As [`OnDisk::importance`].
     pub fn for_usefulness(&self, mut each: impl FnMut(usize, f64)) -> Result<()> {
-        let mut buffer = Buffer::for_blocks(1);
+        let mut buffer = Buffer::for_blocks::<f64>(1);
         for block in 0..self.matrix.blocks() {
-            self.useful.read(block, &mut buffer)?;
-            let values = buffer.blocks().iter().flatten().take(self.places(block));
+            self.useful.told.read(block, &mut buffer)?;
+            let values = buffer.blocks::<f64>().iter().flatten().take(self.places(block));
             (block * BLOCK..).zip(values).for_each(|(page, value)| each(page, *value));
         }
         Ok(())
     }
 
-    fn count(&mut self, tile_vectors: u64, frames: std::ops::Range<u64>) {
-        self.bytes += tile_vectors * TILE as u64 * BLOCK_BYTES + (frames.end - frames.start);
+    fn count(&mut self, of_vectors: usize, frames: std::ops::Range<u64>) {
+        self.bytes += of_vectors as u64 + (frames.end - frames.start);
     }
 }

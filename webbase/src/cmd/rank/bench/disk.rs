@@ -5,15 +5,17 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use webbase_crawler::importance::on_disk::{OnDisk, Scan};
+use webbase_crawler::importance::on_disk::{OnDisk, Rounds, Scan};
 use webbase_crawler::importance::{Interest, Settings};
-use webbase_crawler::link_matrix::{Matrix, MatrixBuilder};
+use webbase_crawler::link_matrix::{Matrix, MatrixBuilder, MatrixError};
 use webbase_storage::disk::{Disk, OsDisk};
 
 use super::web::{INTEREST, Random, links};
 
 /// Code that is not in memory yet, stacks, and what the allocator rounds up: measured, more or less.
 const SPARE_BYTES: usize = 7_000_000;
+/// A round is the mean of so many, the first among them.
+const ROUNDS: u32 = 8;
 /// Where scans are counted to.
 const CONVERGED: f64 = 1e-3;
 
@@ -64,8 +66,8 @@ pub(super) fn disk(dir: &Path, pages: u32, budget: usize, converge: bool) -> Res
     let folder = folder_of(dir, pages);
     let matrix = Matrix::open(&*disk, &folder.join("matrix"))?;
     let links = matrix.links() as f64;
-    let interest = Interest::of(pages as usize, |page| page % INTEREST == 0);
     let budget_bytes = left_of(budget);
+    let interest = Interest::of(pages as usize, |page| page % INTEREST == 0);
     let mut solving =
         OnDisk::start(disk.clone(), &folder, matrix, interest, Settings::default(), budget_bytes)?;
     let (alone, at_once) = solving.groups();
@@ -77,17 +79,23 @@ pub(super) fn disk(dir: &Path, pages: u32, budget: usize, converge: bool) -> Res
         );
     };
     let begun = Instant::now();
-    solving.read_only()?;
+    let bytes = solving.read_only()?;
     let reading = begun.elapsed().as_secs_f64();
-    row("read and decode", alone, reading, 0, 1.0);
-    let begun = Instant::now();
-    let done = solving.importance(Scan::Power, 2)?;
-    let direct = begun.elapsed().as_secs_f64() / 2.0;
-    row("direct", alone, direct, done.bytes / 2, 1.0);
-    let begun = Instant::now();
-    let done = solving.usefulness(Scan::Power, 2)?;
-    let inverse = begun.elapsed().as_secs_f64() / 2.0;
-    row("inverse", alone, inverse, done.bytes / 2, 1.0);
+    row("read and decode", alone, reading, bytes, 1.0);
+    // From the first round on, which reads more than the others.
+    let timed = |rounds: u32, solve: &mut dyn FnMut(u32) -> Result<Rounds, MatrixError>| -> Result<_> {
+        let begun = Instant::now();
+        let bytes = solve(rounds)?.bytes / u64::from(rounds);
+        anyhow::Ok((begun.elapsed().as_secs_f64() / f64::from(rounds), bytes))
+    };
+    let direct = &mut |rounds| solving.importance(Scan::Power, rounds);
+    let (first, (direct, bytes)) = (timed(1, direct)?, timed(ROUNDS, direct)?);
+    row("direct, first", alone, first.0, first.1, 1.0);
+    row("direct", alone, direct, bytes, 1.0);
+    let inverse = &mut |rounds| solving.usefulness(Scan::Power, rounds);
+    let (first, (inverse, bytes)) = (timed(1, inverse)?, timed(ROUNDS, inverse)?);
+    row("inverse, first", alone, first.0, first.1, 1.0);
+    row("inverse", alone, inverse, bytes, 1.0);
     let begun = Instant::now();
     let done = solving.both(1)?;
     let together = begun.elapsed().as_secs_f64();
@@ -115,8 +123,9 @@ fn scans(disk: &Arc<dyn Disk>, folder: &Path, pages: u32, budget: usize) -> Resu
     let settings = Settings { epsilon: CONVERGED, ..Settings::default() };
     for (scan, name) in [(Scan::Power, "power"), (Scan::GaussSeidel, "Gauss-Seidel by group")] {
         let matrix = Matrix::open(&**disk, &folder.join("matrix"))?;
+        let budget_bytes = left_of(budget);
         let interest = Interest::of(pages as usize, |page| page % INTEREST == 0);
-        let mut solving = OnDisk::start(disk.clone(), folder, matrix, interest, settings, left_of(budget))?;
+        let mut solving = OnDisk::start(disk.clone(), folder, matrix, interest, settings, budget_bytes)?;
         let begun = Instant::now();
         let important = solving.importance(scan, settings.rounds_max)?.rounds;
         let useful = solving.usefulness(scan, settings.rounds_max)?.rounds;

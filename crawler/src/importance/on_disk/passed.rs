@@ -1,0 +1,264 @@
+//! What pages pass on, as scans read it: all of it, or what has changed of it.
+//!
+//! Every group reads what the pages of all others pass on, so that with several groups the bytes of that decide how long a round takes. But
+//! a sum needs them all only once: M·p = M·p' + M·(p − p'), and M·p' can be told from the value that it made. So the first round passes on
+//! all, 8 bytes a page, and later ones what has changed, in 2 ([`Rough`]). What rounding leaves of a change is owed, and goes with the next:
+//!
+//! ```text
+//!   told      what other pages have been told, all changes together           8 bytes a page
+//!   changes   the last of them, to two or three digits                        2
+//!   owed      what a page passes on beyond what it has told                   4
+//! ```
+//!
+//! The difference between what a page should pass on and what it has told is also what stops the rounds: that bounds the distance to
+//! the fixed point, whatever is owed. What is owed is itself rounded, by 2⁻³² of a change at most, and with it M·p', so that this adds up. So
+//! once a round changes a thousandth of what the last one did that passed on all, the next one passes on all again.
+//!
+//! ```text
+//!   bytes a page and round, k groups     read                    written
+//!   one group                            8, told 8               told 8
+//!   several, all                         8k, told 8              told 8, changes 2, owed 4
+//!   several, changes                     2k, told 8, owed 4      told 8, changes 2, owed 4
+//! ```
+
+use std::path::Path;
+
+use webbase_storage::disk::Disk;
+
+use super::super::rough::Rough;
+use super::vector::Vector;
+use super::{Result, Scan, TILE};
+use crate::link_matrix::{Buffer, Request};
+
+/// All is passed on again when a round changes this part of what the last such one did.
+const AGAIN: f64 = 1e-3;
+
+/// What a round reads of the pages whose links it goes through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reads {
+    All,
+    Changes,
+}
+
+/// What all pages pass on in one direction. Between solving and solving nothing is owed: `told` is all there is.
+pub(super) struct Passed {
+    pub(super) told: Vector,
+    next_told: Vector,
+    changes: Vector,
+    next_changes: Vector,
+    owed: Vector,
+    /// Whether changes are kept: they pay with several groups.
+    by_changes: bool,
+    reads: Reads,
+    /// What the last round changed that passed on all.
+    change_of_all: f64,
+}
+
+impl Passed {
+    pub(super) fn create(disk: &dyn Disk, dir: &Path, name: &str) -> Result<Self> {
+        let vector =
+            |part: &str, value_bytes| Vector::create(disk, &dir.join(format!("{name}-{part}")), value_bytes);
+        Ok(Self {
+            told: vector("a", size_of::<f64>())?,
+            next_told: vector("b", size_of::<f64>())?,
+            changes: vector("changes-a", size_of::<Rough>())?,
+            next_changes: vector("changes-b", size_of::<Rough>())?,
+            owed: vector("owed", size_of::<f32>())?,
+            by_changes: false,
+            reads: Reads::All,
+            change_of_all: 0.0,
+        })
+    }
+
+    /// The first values of a block. Files have their whole length from now on.
+    pub(super) fn start(&self, block: usize, told: &Buffer, by_changes: bool) -> Result<()> {
+        self.told.write(block, told)?;
+        self.next_told.write(block, told)?;
+        if by_changes {
+            let zeros = Turn::empty(true);
+            self.changes.write(block, &zeros.changes)?;
+            self.next_changes.write(block, &zeros.changes)?;
+            self.owed.write(block, &zeros.owed)?;
+        }
+        Ok(())
+    }
+
+    /// Rounds begin: the first one passes on all, the others what changes, if that is wanted.
+    pub(super) fn begin(&mut self, by_changes: bool) {
+        (self.by_changes, self.reads) = (by_changes, Reads::All);
+    }
+
+    /// As in the rounds after the first.
+    pub(super) fn begin_later(&mut self, by_changes: bool) {
+        self.begin(by_changes);
+        self.end_round(Scan::GaussSeidel, f64::INFINITY);
+    }
+
+    /// What the round reads that is next, or going on.
+    pub(super) fn reads(&self) -> Reads {
+        self.reads
+    }
+
+    /// A round has ended that changed so much.
+    pub(super) fn end_round(&mut self, scan: Scan, change: f64) {
+        if scan == Scan::Power {
+            std::mem::swap(&mut self.changes, &mut self.next_changes);
+            if self.reads == Reads::All {
+                std::mem::swap(&mut self.told, &mut self.next_told);
+            }
+        }
+        if self.reads == Reads::All {
+            self.change_of_all = change;
+        }
+        let worn_out = self.reads == Reads::Changes && change < AGAIN * self.change_of_all;
+        self.reads = if self.by_changes && !worn_out { Reads::Changes } else { Reads::All };
+    }
+
+    /// Rounds have ended: of `blocks` blocks what is owed is told.
+    pub(super) fn end(&mut self, blocks: usize) -> Result<()> {
+        if self.by_changes {
+            let mut turn = Turn::empty(false);
+            for block in 0..blocks {
+                self.told.read(block, &mut turn.told)?;
+                self.owed.read(block, &mut turn.owed)?;
+                turn.places().for_each(|mut place| place.pass_on(place.passing()));
+                self.told.write(block, &turn.told)?;
+            }
+        }
+        self.begin(false);
+        Ok(())
+    }
+
+    /// What a scan reads now of the pages of a tile.
+    pub(super) fn request(&self, tile: usize) -> Request {
+        self.read().request(tile * TILE, TILE)
+    }
+
+    /// How many pieces of tiles a scan reads ahead, and of how many bytes each.
+    pub(super) fn pieces(&self) -> (usize, usize) {
+        let bytes = TILE * self.read().block_bytes() as usize;
+        // Where changes are kept, memory is short, and rounds that pass on all are few.
+        (if self.by_changes && self.reads == Reads::All { 1 } else { 2 }, bytes)
+    }
+
+    fn read(&self) -> &Vector {
+        match self.reads {
+            Reads::All => &self.told,
+            Reads::Changes => &self.changes,
+        }
+    }
+
+    /// A block whose pages are to have new values.
+    pub(super) fn turn(&self, block: usize) -> Result<Turn> {
+        let mut turn = Turn::empty(self.by_changes);
+        self.told.read(block, &mut turn.told)?;
+        if self.reads == Reads::Changes {
+            self.owed.read(block, &mut turn.owed)?;
+        }
+        Ok(turn)
+    }
+
+    /// The block's new values: in their place, or beside what is still being read.
+    pub(super) fn end_turn(&self, block: usize, turn: &Turn, scan: Scan) -> Result<()> {
+        let beside = scan == Scan::Power;
+        let told = if beside && self.reads == Reads::All { &self.next_told } else { &self.told };
+        told.write(block, &turn.told)?;
+        if self.by_changes {
+            self.owed.write(block, &turn.owed)?;
+            let changes = if beside { &self.next_changes } else { &self.changes };
+            changes.write(block, &turn.changes)?;
+        }
+        Ok(())
+    }
+
+    /// Bytes read of a block by its turn, and bytes written.
+    pub(super) fn turn_bytes(&self) -> (u64, u64) {
+        let (told, owed) = (self.told.block_bytes(), self.owed.block_bytes());
+        let read = if self.reads == Reads::Changes { told + owed } else { told };
+        let written = if self.by_changes { told + owed + self.changes.block_bytes() } else { told };
+        (read, written)
+    }
+}
+
+/// A block of pages while it gets its new values.
+pub(super) struct Turn {
+    told: Buffer,
+    owed: Buffer,
+    changes: Buffer,
+    by_changes: bool,
+}
+
+impl Turn {
+    fn empty(by_changes: bool) -> Self {
+        Self {
+            told: Buffer::for_blocks::<f64>(1),
+            owed: Buffer::for_blocks::<f32>(1),
+            changes: Buffer::for_blocks::<Rough>(1),
+            by_changes,
+        }
+    }
+
+    /// The pages of the block.
+    pub(super) fn places(&mut self) -> impl Iterator<Item = Place<'_>> {
+        let told = self.told.blocks_mut::<f64>().iter_mut().flatten();
+        let owed = self.owed.blocks_mut::<f32>().iter_mut().flatten();
+        let changes = self.changes.blocks_mut::<Rough>().iter_mut().flatten();
+        let by_changes = self.by_changes;
+        told.zip(owed).zip(changes).map(move |((told, owed), change)| Place {
+            told,
+            owed,
+            change,
+            by_changes,
+        })
+    }
+}
+
+/// A page while it gets its new value.
+pub(super) struct Place<'a> {
+    told: &'a mut f64,
+    owed: &'a mut f32,
+    change: &'a mut Rough,
+    by_changes: bool,
+}
+
+impl Place<'_> {
+    /// What others have been told that it passes on.
+    pub(super) fn told(&self) -> f64 {
+        *self.told
+    }
+
+    /// What it passes on.
+    pub(super) fn passing(&self) -> f64 {
+        *self.told + f64::from(*self.owed)
+    }
+
+    /// It passes on `new` from now on.
+    pub(super) fn pass_on(&mut self, new: f64) {
+        if !self.by_changes {
+            (*self.told, *self.owed) = (new, 0.0);
+            return;
+        }
+        *self.change = Rough::of(new - *self.told);
+        *self.told += self.change.value();
+        *self.owed = (new - *self.told) as f32;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_owed_is_told_in_the_end() {
+        let (mut told, mut owed, mut change) = (1.0, 0.0, Rough::default());
+        let mut place = Place { told: &mut told, owed: &mut owed, change: &mut change, by_changes: true };
+        let (mut heard, wanted) = (place.told(), 1.0 + std::f64::consts::PI / 1e3);
+        for digits in 1..=6 {
+            place.pass_on(wanted);
+            assert!((place.passing() - wanted).abs() < 1e-12, "what is told and what is owed is all");
+            heard += place.change.value();
+            assert_eq!(heard, place.told(), "whoever adds up the changes knows what was told");
+            assert!((wanted - heard).abs() < 256f64.powi(-digits), "{digits}");
+        }
+    }
+}
