@@ -1,5 +1,6 @@
 //! Many clients of one stream over a store that is not cached: what the disk reads, and what is delivered, when they share a
-//! scan and when each has its own; beside it, as many bytes through plain loopback connections.
+//! scan and when each has its own; beside it, as many bytes through plain loopback connections, touched by who reads them, or
+//! checked as a client checks records.
 //!
 //! `multicast [--megabytes N] [--clients N] [--rounds N] [--dir DIR]`: one read node (log, bodies as they are, read with O_DIRECT),
 //! node and clients in this process. Bytes read are those of `/proc/self/io`. Pages are random bytes, so they take the room they
@@ -15,7 +16,7 @@ use webbase_benches::cluster::{ClusterOptions, TestCluster, runtime};
 use webbase_benches::measure::{median, touch};
 use webbase_node::How;
 use webbase_node::wire::spec::StreamSpec;
-use webbase_storage::{Compression, Organization, Page};
+use webbase_storage::{Compression, Organization, Page, crc64};
 
 const PAGE_BYTES: usize = 32 << 10;
 
@@ -52,16 +53,19 @@ fn main() {
     ours.block_on(fill(&cluster, megabytes));
     println!("| round | way | disk MB read | MB delivered | MB/s delivered |\n|---|---|---:|---:|---:|");
     let (mut disk, mut delivered, mut of_loopback) = (Vec::new(), Vec::new(), Vec::new());
+    let mut of_checked = Vec::new();
     for round in 1..=rounds {
         let one = ours.block_on(stream(&cluster, 1, false));
         let separate = ours.block_on(stream(&cluster, clients, false));
         let shared = ours.block_on(stream(&cluster, clients, true));
-        let raw = loopback(clients, shared.delivered_bytes / clients as u64);
+        let raw = loopback(clients, shared.delivered_bytes / clients as u64, touch);
+        let checked = loopback(clients, shared.delivered_bytes / clients as u64, crc64);
         for (way, m) in [
             ("one client", one),
             ("separate scans", separate),
             ("one shared scan", shared),
             ("plain loopback", raw),
+            ("loopback, checked", checked),
         ] {
             let (read, sent) = (m.read_bytes as f64 / 1e6, m.delivered_bytes as f64 / 1e6);
             println!("| {round} | {way} | {read:.0} | {sent:.0} | {:.0} |", m.rate());
@@ -70,6 +74,7 @@ fn main() {
         disk.push(shared.read_bytes as f64 / one.read_bytes as f64);
         delivered.push(shared.rate() / separate.rate());
         of_loopback.push(shared.rate() / raw.rate());
+        of_checked.push(shared.rate() / checked.rate());
     }
     println!(
         "\n{clients} clients, {megabytes} MB of pages, {rounds} rounds, medians of ratios inside a round:"
@@ -77,6 +82,7 @@ fn main() {
     println!("disk bytes of the shared scan, times one client's: {:.2}", median(disk.into_iter()));
     println!("delivered, times separate scans: {:.2}", median(delivered.into_iter()));
     println!("delivered, of plain loopback: {:.2}", median(of_loopback.into_iter()));
+    println!("delivered, of loopback with the check: {:.2}", median(of_checked.into_iter()));
 }
 
 async fn fill(cluster: &TestCluster, megabytes: usize) {
@@ -136,8 +142,8 @@ async fn stream(cluster: &TestCluster, clients: usize, shared: bool) -> Measured
     Measured { read_bytes: read_bytes() - before, delivered_bytes, seconds: began.elapsed().as_secs_f64() }
 }
 
-/// As many connections, as many bytes through each, written from memory, read and touched.
-fn loopback(connections: usize, bytes: u64) -> Measured {
+/// As many connections, as many bytes through each, written from memory, read and looked at.
+fn loopback(connections: usize, bytes: u64, look: fn(&[u8]) -> u64) -> Measured {
     let began = Instant::now();
     std::thread::scope(|scope| {
         for _ in 0..connections {
@@ -157,7 +163,7 @@ fn loopback(connections: usize, bytes: u64) -> Measured {
                 let (mut buffer, mut left) = (vec![0_u8; 256 << 10], bytes);
                 while left > 0 {
                     let n = socket.read(&mut buffer).expect("a read");
-                    std::hint::black_box(touch(&buffer[..n]));
+                    std::hint::black_box(look(&buffer[..n]));
                     left -= n as u64;
                 }
             });

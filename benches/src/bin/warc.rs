@@ -11,6 +11,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Mutex;
 use std::sync::mpsc::sync_channel;
 
 use webbase::embedded::{Embedded, Options as Embedding};
@@ -219,9 +220,11 @@ impl Bench {
         open(&dir, &Options::default()).expect("a store")
     }
 
-    /// One thread unpacks, one hashes, and the store packs on all cores.
+    /// Threads unpack and hash, one makes captures, and the store packs on all cores; while a batch is made durable the next one
+    /// is packed.
     fn import_into(&self, store: &dyn PageStore) -> u64 {
         let (sender, batches) = sync_channel::<Vec<Capture>>(2);
+        let batches = Mutex::new(batches);
         std::thread::scope(|scope| {
             scope.spawn(move || {
                 let mut importer = Importer::new(Originals::new(128 << 20));
@@ -234,13 +237,16 @@ impl Bench {
                 taken.expect("somebody stores");
                 sender.send(batch).expect("somebody stores");
             });
-            batches
-                .iter()
-                .map(|batch| {
+            let adding = || {
+                let next = || batches.lock().expect("nobody panics").recv().ok();
+                let added = |batch: Vec<Capture>| {
                     add(store, &batch);
                     batch.len() as u64
-                })
-                .sum()
+                };
+                std::iter::from_fn(next).map(added).sum::<u64>()
+            };
+            let adders: Vec<_> = (0..ADDERS).map(|_| scope.spawn(adding)).collect();
+            adders.into_iter().map(|adder| adder.join().expect("an adder")).sum()
         })
     }
 
@@ -336,6 +342,8 @@ type Lane = (std::sync::mpsc::SyncSender<Vec<Record>>, std::sync::mpsc::Receiver
 
 /// Pages that are added, and made durable, at once.
 const BATCH: usize = 100;
+/// Batches that are being added.
+const ADDERS: usize = 2;
 
 fn add(store: &dyn PageStore, captures: &[Capture]) {
     let pages: Vec<Page<'_>> = captures.iter().map(Capture::page).collect();

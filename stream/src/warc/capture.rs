@@ -24,7 +24,7 @@ use bytes::Bytes;
 use webbase_storage::Page;
 
 use super::date;
-use super::digest::{Declared, sha1};
+use super::digest::{Declared, Outcome, PayloadDigest, http_parts};
 use super::head::{Head, Kind};
 use super::originals::{Clue, Original, Originals};
 use super::reader::{Block, Damage, Item, WarcRecord};
@@ -116,12 +116,17 @@ impl Importer {
 
     /// Takes what a reader found; gives a capture, if it makes one.
     pub fn take(&mut self, item: Item) -> Option<Capture> {
+        self.take_digested(item, None)
+    }
+
+    /// As [`Importer::take`], where somebody has computed the payload's digest already.
+    pub(super) fn take_digested(&mut self, item: Item, digest: Option<PayloadDigest>) -> Option<Capture> {
         match item {
             Item::Damage(damage) => {
                 self.report.note(damage);
                 None
             }
-            Item::Record(record) => self.record(record),
+            Item::Record(record) => self.record(record, digest),
         }
     }
 
@@ -135,7 +140,7 @@ impl Importer {
         Report { bytes, ..self.report }
     }
 
-    fn record(&mut self, record: WarcRecord) -> Option<Capture> {
+    fn record(&mut self, record: WarcRecord, digest: Option<PayloadDigest>) -> Option<Capture> {
         let WarcRecord { offset, head, block, shares_member, .. } = record;
         let kind = head.kind();
         Report::count(&mut self.report.records, kind.name());
@@ -157,8 +162,8 @@ impl Importer {
             }
         };
         let outcome = match kind {
-            Kind::Response => self.response(&head, block),
-            Kind::Resource => self.resource(&head, block),
+            Kind::Response => self.response(&head, block, digest),
+            Kind::Resource => self.resource(&head, block, digest),
             Kind::Revisit => self.revisit(&head, &block),
             Kind::Other(_) => return None,
         };
@@ -205,14 +210,19 @@ impl Importer {
         Some(capture)
     }
 
-    fn response(&mut self, head: &Head, block: Bytes) -> Result<Capture, &'static str> {
+    fn response(
+        &mut self,
+        head: &Head,
+        block: Bytes,
+        digest: Option<PayloadDigest>,
+    ) -> Result<Capture, &'static str> {
         let (url, fetched_at_ms) = named(head, &["http:", "https:"])?;
-        if !http::is_answer(&block) {
-            return self.without_head(head, url, fetched_at_ms, block);
+        let (http_head, body) = http_parts(block);
+        let digest = digest.unwrap_or_else(|| PayloadDigest::of(head, &http_head, &body));
+        if http_head.is_empty() {
+            return self.without_head(head, (url, fetched_at_ms), body, digest);
         }
-        let mut body = block;
-        let http_head = body.split_to(http::head_len(&body));
-        let (payload_digest, status) = (self.digest(head, &http_head, &body), http::status(&http_head));
+        let (payload_digest, status) = (self.digest(digest), http::status(&http_head));
         let capture = Capture {
             url,
             fetched_at_ms,
@@ -229,19 +239,25 @@ impl Importer {
         Ok(capture)
     }
 
-    fn resource(&mut self, head: &Head, block: Bytes) -> Result<Capture, &'static str> {
-        let (url, fetched_at_ms) = named(head, &["http:", "https:", "ftp:"])?;
-        self.without_head(head, url, fetched_at_ms, block)
+    fn resource(
+        &mut self,
+        head: &Head,
+        block: Bytes,
+        digest: Option<PayloadDigest>,
+    ) -> Result<Capture, &'static str> {
+        let named = named(head, &["http:", "https:", "ftp:"])?;
+        let digest = digest.unwrap_or_else(|| PayloadDigest::of(head, b"", &block));
+        self.without_head(head, named, block, digest)
     }
 
     fn without_head(
         &mut self,
         head: &Head,
-        url: String,
-        fetched_at_ms: u64,
+        (url, fetched_at_ms): (String, u64),
         body: Bytes,
+        digest: PayloadDigest,
     ) -> Result<Capture, &'static str> {
-        let payload_digest = self.digest(head, b"", &body);
+        let payload_digest = self.digest(digest);
         let kind = head.field("Content-Type").map(|kind| http::mime(&kind)).unwrap_or_default();
         let mime = if kind == "application/http" { String::new() } else { kind };
         let (modified_at_ms, none) = (None, Bytes::new());
@@ -353,20 +369,15 @@ impl Importer {
         Ok(None)
     }
 
-    /// The digest that is kept.
-    fn digest(&mut self, head: &Head, http_head: &[u8], body: &[u8]) -> [u8; 20] {
-        match Declared::of(head) {
-            None => {}
-            Some(Declared::Other) => self.report.digests_other += 1,
-            Some(declared) => {
-                if let Some(kept) = declared.check(http_head, body) {
-                    self.report.digests_verified += 1;
-                    return kept;
-                }
-                self.report.digests_wrong += 1;
-            }
+    /// The digest that is kept, counted.
+    fn digest(&mut self, digest: PayloadDigest) -> [u8; 20] {
+        match digest.declared {
+            Outcome::None => {}
+            Outcome::Other => self.report.digests_other += 1,
+            Outcome::Holds => self.report.digests_verified += 1,
+            Outcome::Wrong => self.report.digests_wrong += 1,
         }
-        sha1([body])
+        digest.kept
     }
 }
 

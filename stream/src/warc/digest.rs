@@ -5,7 +5,10 @@
 
 use sha1::Digest as _;
 
-use super::head::Head;
+use bytes::Bytes;
+
+use super::head::{Head, Kind};
+use super::reader::{Block, WarcRecord};
 use crate::http;
 
 /// A payload digest as a record declares it.
@@ -53,6 +56,57 @@ impl Declared {
             Declared::Other => None,
         }
     }
+}
+
+/// The digest that is kept of a payload.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PayloadDigest {
+    pub(super) kept: [u8; 20],
+    pub(super) declared: Outcome,
+}
+
+/// What came of checking a declared digest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// There is none.
+    None,
+    /// It is of a kind that is not computed here.
+    Other,
+    Holds,
+    Wrong,
+}
+
+impl PayloadDigest {
+    /// Of a body, whose record may declare one.
+    pub(super) fn of(head: &Head, http_head: &[u8], body: &[u8]) -> PayloadDigest {
+        let declared = match Declared::of(head) {
+            None => Outcome::None,
+            Some(Declared::Other) => Outcome::Other,
+            Some(declared) => match declared.check(http_head, body) {
+                Some(kept) => return PayloadDigest { kept, declared: Outcome::Holds },
+                None => Outcome::Wrong,
+            },
+        };
+        PayloadDigest { kept: sha1([body]), declared }
+    }
+
+    /// Of a whole record, if it has a payload of its own.
+    pub(super) fn of_record(record: &WarcRecord) -> Option<PayloadDigest> {
+        let Block::Whole(block) = &record.block else { return None };
+        let (http_head, body) = match record.kind() {
+            Kind::Response => http_parts(block.clone()),
+            Kind::Resource => (Bytes::new(), block.clone()),
+            _ => return None,
+        };
+        Some(PayloadDigest::of(&record.head, &http_head, &body))
+    }
+}
+
+/// HTTP head and body of a response; what is no HTTP answer is all body.
+pub(super) fn http_parts(block: Bytes) -> (Bytes, Bytes) {
+    let mut body = block;
+    let len = if http::is_answer(&body) { http::head_len(&body) } else { 0 };
+    (body.split_to(len), body)
 }
 
 /// The SHA-1 of some bytes, one piece after the other.

@@ -4,7 +4,7 @@ use std::io::{self, Read};
 
 const READ_BYTES: usize = 256 << 10;
 /// A marked place is given up when it is further back than this.
-const KEPT_BYTES_MAX: usize = 16 << 20;
+pub(super) const KEPT_BYTES_MAX: usize = 16 << 20;
 
 pub(super) struct Input<R> {
     source: R,
@@ -18,8 +18,17 @@ pub(super) struct Input<R> {
 }
 
 impl<R: Read> Input<R> {
-    pub(super) fn new(source: R) -> Input<R> {
-        Input { source, buffer: Vec::new(), at: 0, mark: None, base: 0 }
+    /// The bytes of a file from `offset` on, where the source begins.
+    pub(super) fn new(source: R, offset: u64) -> Input<R> {
+        Input { source, buffer: Vec::new(), at: 0, mark: None, base: offset }
+    }
+
+    pub(super) fn source(&mut self) -> &mut R {
+        &mut self.source
+    }
+
+    pub(super) fn into_source(self) -> R {
+        self.source
     }
 
     /// Where the next byte is in the file.
@@ -90,7 +99,7 @@ mod tests {
     #[test]
     fn a_mark_is_a_way_back() {
         let bytes: Vec<u8> = (0..2_000_000_u32).map(|n| (n % 251) as u8).collect();
-        let mut input = Input::new(&bytes[..]);
+        let mut input = Input::new(&bytes[..], 0);
         assert!(input.ensure(10).unwrap());
         input.consume(10);
         input.mark();
@@ -106,7 +115,7 @@ mod tests {
     #[test]
     fn a_mark_too_far_back_is_given_up() {
         let bytes = vec![7; KEPT_BYTES_MAX + 3 * READ_BYTES];
-        let mut input = Input::new(&bytes[..]);
+        let mut input = Input::new(&bytes[..], 0);
         input.mark();
         while input.fill().unwrap() {
             input.consume(input.bytes().len());

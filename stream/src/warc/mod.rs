@@ -17,6 +17,8 @@ mod date;
 mod digest;
 mod head;
 mod input;
+mod lots;
+mod members;
 mod originals;
 mod reader;
 mod report;

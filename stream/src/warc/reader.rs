@@ -137,8 +137,14 @@ impl<R: Read> Reader<R> {
     /// # Errors
     /// When it cannot be read.
     pub fn new(source: R) -> io::Result<Reader<R>> {
+        Reader::resumed(source, 0, None)
+    }
+
+    /// Reads on in a file whose members are independent of each other: from `offset` on, where a member begins. The records
+    /// before it decided what the format is.
+    pub(super) fn resumed(source: R, offset: u64, is_arc: Option<bool>) -> io::Result<Reader<R>> {
         Ok(Reader {
-            unpacker: Unpacker::new(source)?,
+            unpacker: Unpacker::new(source, offset)?,
             block_bytes_max: BLOCK_BYTES_MAX,
             standing: Standing::Between,
             why: String::new(),
@@ -147,7 +153,7 @@ impl<R: Read> Reader<R> {
             read: 0,
             records_in_member: 0,
             is_told: false,
-            is_arc: None,
+            is_arc,
         })
     }
 
@@ -166,6 +172,26 @@ impl<R: Read> Reader<R> {
     /// Bytes of the file that were read so far.
     pub fn offset(&self) -> u64 {
         self.unpacker.offset()
+    }
+
+    /// Whether the file is an ARC file, if that is known yet.
+    pub(super) fn is_arc(&self) -> Option<bool> {
+        self.is_arc
+    }
+
+    /// Where the next member is to begin, if nothing of the one before it is left.
+    pub(super) fn member_end(&self) -> Option<u64> {
+        let is_over =
+            matches!(self.standing, Standing::Between | Standing::Unpacked) && self.buffer.is_empty();
+        is_over.then(|| self.unpacker.offset())
+    }
+
+    pub(super) fn source(&mut self) -> &mut R {
+        self.unpacker.source()
+    }
+
+    pub(super) fn into_source(self) -> R {
+        self.unpacker.into_source()
     }
 
     /// The next record, or damage; none at the end of the file.
@@ -207,7 +233,8 @@ impl<R: Read> Reader<R> {
         self.read = 0;
         self.records_in_member = 0;
         self.is_told = false;
-        self.buffer.clear();
+        // Memory of its own for each: what is left of the last one would decide how much the next takes.
+        self.buffer = BytesMut::new();
     }
 
     fn is_plain(&self) -> bool {

@@ -96,44 +96,46 @@ impl Gzip {
         self
     }
 
-    /// Unpacks what is there of it into `out`, some bytes at most; says how many bytes it has read, or that it needs more.
-    fn pull(&mut self, input: &[u8], out: &mut Vec<u8>) -> (usize, Step) {
+    /// Unpacks what is there of it into `piece`, as far as that goes; says how many bytes it has read and written, and what
+    /// comes next.
+    fn pull(&mut self, input: &[u8], piece: &mut [u8]) -> (usize, usize, Step) {
         match self.part {
             Part::Head => match gzip_head_len(input) {
                 Ok(Some(len)) => {
                     self.part = Part::Blocks;
-                    (len, Step::Some)
+                    (len, 0, Step::Some)
                 }
                 Ok(None) if input.len() > GZIP_HEAD_BYTES_MAX => {
-                    (0, Step::Broken("it does not unpack: its head has no end".into()))
+                    (0, 0, Step::Broken("it does not unpack: its head has no end".into()))
                 }
-                Ok(None) => (0, Step::More),
-                Err(why) => (0, Step::Broken(format!("it does not unpack: {why}"))),
+                Ok(None) => (0, 0, Step::More),
+                Err(why) => (0, 0, Step::Broken(format!("it does not unpack: {why}"))),
             },
             Part::Blocks => {
-                let before = self.inflate.total_in();
-                let outcome = self.inflate.decompress_vec(input, out, FlushDecompress::None);
-                let read = (self.inflate.total_in() - before) as usize;
-                self.crc.update(out);
+                let before = (self.inflate.total_in(), self.inflate.total_out());
+                let outcome = self.inflate.decompress(input, piece, FlushDecompress::None);
+                let read = (self.inflate.total_in() - before.0) as usize;
+                let written = (self.inflate.total_out() - before.1) as usize;
+                self.crc.update(piece.get(..written).unwrap_or_default());
                 let step = match outcome {
                     Ok(Status::StreamEnd) => {
                         self.part = Part::Trailer;
                         Step::Some
                     }
-                    Ok(_) if read == 0 && out.is_empty() => Step::More,
+                    Ok(_) if read == 0 && written == 0 => Step::More,
                     Ok(_) => Step::Some,
                     Err(e) => Step::Broken(format!("it does not unpack: {e}")),
                 };
-                (read, step)
+                (read, written, step)
             }
             Part::Trailer => {
-                let Some((told, _)) = input.split_first_chunk::<8>() else { return (0, Step::More) };
+                let Some((told, _)) = input.split_first_chunk::<8>() else { return (0, 0, Step::More) };
                 let mut found = self.crc.sum().to_le_bytes().to_vec();
                 found.extend_from_slice(&self.crc.amount().to_le_bytes());
                 match found == told {
-                    true => (told.len(), Step::End),
+                    true => (told.len(), 0, Step::End),
                     false => {
-                        (0, Step::Broken("it does not unpack: its CRC-32 or length does not hold".into()))
+                        (0, 0, Step::Broken("it does not unpack: its CRC-32 or length does not hold".into()))
                     }
                 }
             }
@@ -148,6 +150,11 @@ enum Step {
     More,
     End,
     Broken(String),
+}
+
+/// Whether a file that begins so is packed with gzip.
+pub(super) fn is_gzip(start: &[u8]) -> bool {
+    start.starts_with(&GZIP)
 }
 
 /// Length of the head that a gzip member begins with; none if more of it is to come.
@@ -188,15 +195,16 @@ pub(super) struct Unpacker<R> {
     idle: Option<DCtx<'static>>,
     /// Of gzip members.
     idle_gzip: Option<Box<Gzip>>,
-    /// What a step unpacks.
-    piece: Vec<u8>,
+    /// What a step unpacks. It is never cleared: that would cost as much as the copy out of it.
+    piece: Box<[u8]>,
     dictionary: Vec<u8>,
     is_first: bool,
 }
 
 impl<R: Read> Unpacker<R> {
-    pub(super) fn new(source: R) -> io::Result<Unpacker<R>> {
-        let mut input = Input::new(source);
+    /// Unpacks a file that begins at `offset` of another.
+    pub(super) fn new(source: R, offset: u64) -> io::Result<Unpacker<R>> {
+        let mut input = Input::new(source, offset);
         input.ensure(4)?;
         let start = input.bytes();
         let packing = if start.starts_with(&GZIP) {
@@ -212,7 +220,7 @@ impl<R: Read> Unpacker<R> {
             decoder: None,
             idle: None,
             idle_gzip: None,
-            piece: Vec::with_capacity(PIECE_BYTES),
+            piece: vec![0; PIECE_BYTES].into_boxed_slice(),
             dictionary: Vec::new(),
             is_first: true,
         })
@@ -220,6 +228,14 @@ impl<R: Read> Unpacker<R> {
 
     pub(super) fn packing(&self) -> Packing {
         self.packing
+    }
+
+    pub(super) fn source(&mut self) -> &mut R {
+        self.input.source()
+    }
+
+    pub(super) fn into_source(self) -> R {
+        self.input.into_source()
     }
 
     /// Where the next byte of the file is.
@@ -410,17 +426,16 @@ impl<R: Read> Unpacker<R> {
             });
         }
         let input = self.input.bytes();
-        self.piece.clear();
-        let (read, step) = match decoder {
+        let (read, written, step) = match decoder {
             Decoder::Plain => {
                 let some = input.get(..input.len().min(PIECE_BYTES)).unwrap_or_default();
-                self.piece.extend_from_slice(some);
-                (some.len(), Step::Some)
+                out.extend_from_slice(some);
+                (some.len(), 0, Step::Some)
             }
             Decoder::Gzip(decoder) => decoder.pull(input, &mut self.piece),
             Decoder::Zstd(context) => {
                 let mut from = InBuffer::around(input);
-                let mut into = OutBuffer::around(&mut self.piece);
+                let mut into = OutBuffer::around(&mut self.piece[..]);
                 let step = match context.decompress_stream(&mut into, &mut from) {
                     Ok(0) => Step::End,
                     Ok(_) if from.pos() == 0 && into.pos() == 0 => Step::More,
@@ -429,11 +444,11 @@ impl<R: Read> Unpacker<R> {
                         Step::Broken(format!("it does not unpack: {}", zstd::zstd_safe::get_error_name(code)))
                     }
                 };
-                (from.pos(), step)
+                (from.pos(), into.pos(), step)
             }
         };
         self.input.consume(read);
-        out.extend_from_slice(&self.piece);
+        out.extend_from_slice(self.piece.get(..written).unwrap_or_default());
         Ok(match step {
             Step::Some => Pulled::Some,
             Step::Broken(why) => Pulled::Broken(why),
@@ -489,7 +504,7 @@ mod tests {
 
     /// What comes out of each member, and why the last one is damaged, if it is.
     fn unpacked(bytes: &[u8]) -> (Vec<Vec<u8>>, Option<String>) {
-        let (mut unpacker, mut all) = (Unpacker::new(bytes).unwrap(), Vec::new());
+        let (mut unpacker, mut all) = (Unpacker::new(bytes, 0).unwrap(), Vec::new());
         while let Begun::Member(_) = unpacker.begin().unwrap() {
             let mut out = BytesMut::new();
             loop {

@@ -33,6 +33,9 @@ use super::digest::sha1;
 /// How much is made of packing: RESULTS.md has the measurement.
 const GZIP_LEVEL: u32 = 4;
 
+/// Packed at a time.
+const PIECE_BYTES: usize = 32 << 10;
+
 /// Behind every record.
 pub(super) const RECORD_END: &[u8] = b"\r\n\r\n";
 
@@ -51,12 +54,15 @@ pub struct Writer {
     gzip: Compress,
     /// A record before it is packed.
     text: Vec<u8>,
+    /// What a step packs. A list with room would be cleared by every step, all of its room.
+    piece: Box<[u8]>,
 }
 
 impl Writer {
     /// Writes records in this form.
     pub fn new(form: Form) -> Writer {
-        Writer { form, gzip: Compress::new_gzip(Compression::new(GZIP_LEVEL), 15), text: Vec::new() }
+        let gzip = Compress::new_gzip(Compression::new(GZIP_LEVEL), 15);
+        Writer { form, gzip, text: Vec::new(), piece: vec![0; PIECE_BYTES].into_boxed_slice() }
     }
 
     /// Appends a page.
@@ -124,9 +130,9 @@ impl Writer {
                 self.gzip.reset();
                 out.reserve((head.len() + body.len()) / 3 + self.text.len());
                 for part in [&self.text[..], head, body] {
-                    pack(&mut self.gzip, part, FlushCompress::None, out);
+                    pack(&mut self.gzip, part, FlushCompress::None, &mut self.piece, out);
                 }
-                pack(&mut self.gzip, RECORD_END, FlushCompress::Finish, out);
+                pack(&mut self.gzip, RECORD_END, FlushCompress::Finish, &mut self.piece, out);
             }
         }
     }
@@ -233,14 +239,13 @@ fn write_len(len: u64, out: &mut Vec<u8>) {
 }
 
 /// Packs all of `bytes`.
-fn pack(gzip: &mut Compress, mut bytes: &[u8], flush: FlushCompress, out: &mut Vec<u8>) {
+fn pack(gzip: &mut Compress, mut bytes: &[u8], flush: FlushCompress, piece: &mut [u8], out: &mut Vec<u8>) {
     loop {
-        if out.capacity() - out.len() < 4096 {
-            out.reserve(32 << 10);
-        }
-        let before = gzip.total_in();
-        let status = gzip.compress_vec(bytes, out, flush);
-        bytes = bytes.get((gzip.total_in() - before) as usize..).unwrap_or_default();
+        let before = (gzip.total_in(), gzip.total_out());
+        let status = gzip.compress(bytes, piece, flush);
+        bytes = bytes.get((gzip.total_in() - before.0) as usize..).unwrap_or_default();
+        let written = (gzip.total_out() - before.1) as usize;
+        out.extend_from_slice(piece.get(..written).unwrap_or_default());
         match (flush, status) {
             (_, Ok(Status::StreamEnd)) => return,
             (FlushCompress::None, Ok(_)) if bytes.is_empty() => return,

@@ -1,7 +1,7 @@
 //! `POST /pages`: pages come in, as WARC.
 //!
 //! ```text
-//!   body ─▶ a thread unpacks ─▶ another hashes ─▶ batches of captures ─▶ the repository's add, some at once
+//!   body ─▶ threads unpack and hash ─▶ another makes captures ─▶ batches ─▶ the repository's add, some at once
 //! ```
 //!
 //! Between the steps a bounded number of bytes waits; whoever sends faster than pages become durable is slowed. The answer
@@ -278,6 +278,7 @@ struct Added {
 /// Adds batches, some at once.
 async fn add_all(gateway: &Gateway, mut batches: mpsc::Receiver<Vec<Capture>>) -> Added {
     let (mut adding, mut added) = (JoinSet::new(), Added::default());
+    let runtime = tokio::runtime::Handle::current();
     loop {
         let batch = match added.failed {
             None => batches.recv().await,
@@ -285,7 +286,9 @@ async fn add_all(gateway: &Gateway, mut batches: mpsc::Receiver<Vec<Capture>>) -
         };
         let is_over = batch.is_none();
         if let Some(batch) = batch {
-            adding.spawn(add_batch(gateway.cluster.clone(), batch));
+            // Packing is most of an add. On the thread that serves the connection, the batches would wait for each other.
+            let (cluster, runtime) = (gateway.cluster.clone(), runtime.clone());
+            adding.spawn_blocking(move || runtime.block_on(add_batch(&cluster, &batch)));
         }
         while adding.len() >= ADDING || is_over && !adding.is_empty() {
             match adding.join_next().await {
@@ -303,7 +306,7 @@ async fn add_all(gateway: &Gateway, mut batches: mpsc::Receiver<Vec<Capture>>) -
     }
 }
 
-async fn add_batch(cluster: Cluster, batch: Vec<Capture>) -> Result<Adds, NodeError> {
+async fn add_batch(cluster: &Cluster, batch: &[Capture]) -> Result<Adds, NodeError> {
     let pages: Vec<Page<'_>> = batch.iter().map(Capture::page).collect();
     cluster.add(&pages).await
 }
