@@ -226,7 +226,7 @@ mod tests {
         let mut flipped = bytes.clone();
         flipped[HEADER_BYTES + 2 * each + 20] ^= 1;
         assert_eq!(read(&flipped).unwrap().unwrap().1, [page(1), page(2)]);
-        assert_eq!(read(&vec![0; 100]), Ok(None));
+        assert_eq!(read(&[0; 100]), Ok(None));
         assert!(read(b"another thing").is_err());
         std::fs::write(dir.path().join("spool.0"), "another thing").unwrap();
         let refused = Spool::open(dir.path()).map(|_| ()).unwrap_err().to_string();
