@@ -6,11 +6,13 @@
 
 mod common;
 
+use std::time::Duration;
+
 use common::{Pages, Repository, add, check, until};
 use webbase_mgmt_server::{Distribution, ManagementServer, ServerOptions, Update};
 use webbase_node::cycle::message::{Removal, SeenAgain};
 use webbase_node::plan::CycleEnd;
-use webbase_node::{Cluster, Role};
+use webbase_node::{Cluster, ClusterSettings, Role};
 use webbase_storage::{Organization, Page, PageKey};
 
 const LOGS: (Organization, Organization) = (Organization::Log, Organization::Log);
@@ -71,6 +73,30 @@ async fn cycles_with_every_pair_of_organizations() {
         for read in [Organization::Log, Organization::Hash] {
             eprintln!("update nodes {update}, read nodes {read}");
             two_cycles((update, read)).await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_has_seen_a_generation_looks_up_in_no_older_one() {
+    let repository = start(1, LOGS, &["u1", "r1"]).await;
+    let writer = repository.client().await;
+    repository.until_known(&writer, 2).await;
+    // As long as a plan is used that nobody says is old.
+    let settings = ClusterSettings { refresh: Duration::from_secs(3600), ..ClusterSettings::default() };
+    let reader = Cluster::connect(repository.address(), settings).await.unwrap();
+    let mut pages = Pages::new();
+    for stamp in 1..4 {
+        check(&reader, &pages).await;
+        add(&writer, &mut pages, 0..50 * stamp, stamp).await;
+        writer.cycle(|_| {}).await.unwrap();
+        let mut stream = reader.stream().await.unwrap();
+        while let Some(record) = stream.next().await {
+            let url = record.unwrap().get().url().to_owned();
+            assert!(
+                reader.lookup_url(&url).await.unwrap().pages.is_some(),
+                "{url} was streamed and is not found"
+            );
         }
     }
 }

@@ -21,6 +21,8 @@ pub(super) struct Plans {
     current: RwLock<Option<(Instant, Arc<ReadPlan>)>>,
     /// Older plans than of this version do not count.
     lowest: AtomicU64,
+    /// The newest generation that somebody was shown: plans of older ones do not count.
+    shown: AtomicU64,
     /// Held by whoever fetches.
     fetching: Mutex<()>,
     refresher: RwLock<Option<AbortHandle>>,
@@ -33,8 +35,8 @@ impl Plans {
         every: Duration,
     ) -> Arc<Plans> {
         let (current, fetching) = (RwLock::default(), Mutex::default());
-        let (lowest, refresher) = (AtomicU64::new(0), RwLock::default());
-        let plans = Plans { management, connections, current, lowest, fetching, refresher };
+        let (lowest, shown, refresher) = (AtomicU64::new(0), AtomicU64::new(0), RwLock::default());
+        let plans = Plans { management, connections, current, lowest, shown, fetching, refresher };
         let plans = Arc::new(plans);
         let weak = Arc::downgrade(&plans);
         let task = tokio::spawn(async move {
@@ -55,8 +57,8 @@ impl Plans {
     /// The plan in use.
     pub(super) async fn read(&self) -> Result<Arc<ReadPlan>> {
         let current = self.current.read().clone();
-        let lowest = self.lowest.load(Ordering::Relaxed);
-        match current.filter(|(_, plan)| plan.version >= lowest) {
+        let (lowest, shown) = (self.lowest.load(Ordering::Relaxed), self.shown.load(Ordering::Relaxed));
+        match current.filter(|(_, plan)| plan.version >= lowest && plan.generation >= shown) {
             Some((_, plan)) => Ok(plan),
             None => self.newer_than(Instant::now()).await,
         }
@@ -70,6 +72,11 @@ impl Plans {
     /// Something was done under a plan of this version: who reads from now on does it under one that is not older.
     pub(super) fn not_older_than(&self, version: u64) {
         self.lowest.fetch_max(version, Ordering::Relaxed);
+    }
+
+    /// Somebody was shown this generation: who reads from now on is shown none that is older.
+    pub(super) fn not_before(&self, generation: u64) {
+        self.shown.fetch_max(generation, Ordering::Relaxed);
     }
 
     /// A plan asked for after this moment. Many who want one share the answer.

@@ -149,7 +149,7 @@ impl Cluster {
             fault: Fault::new(Code::BadRequest, what),
         })?;
         let asked_at = Instant::now();
-        let leased = self.inner.management.open_lease().await?;
+        let leased = self.newest().await?;
         self.inner.connections.learn(&leased.2);
         let importance = match spec.needs_importance() && leased.0.generation != 0 {
             true => self.importance_version(&leased.1).await?,
@@ -166,6 +166,13 @@ impl Cluster {
         self.open_stream(asked_at, leased, taken)
     }
 
+    /// A lease on the newest generation. Lookups that follow are of that one, or of a later one.
+    async fn newest(&self) -> Result<(Lease, ReadPlan, Addresses)> {
+        let leased = self.inner.management.open_lease().await?;
+        self.inner.plans.not_before(leased.0.generation);
+        Ok(leased)
+    }
+
     /// As [`Cluster::resume`]; when the cursor's generation, or the node of a shared scan, is gone the stream goes on in the
     /// current generation. Pages may be newer then, and some may come again; none of those that were left is skipped.
     ///
@@ -177,7 +184,7 @@ impl Cluster {
             resumed => return resumed,
         }
         let asked_at = Instant::now();
-        let leased = self.inner.management.open_lease().await?;
+        let leased = self.newest().await?;
         let mut taken = cursor.clone();
         if let Some(after) = taken.onward.after.take() {
             // What lies behind the earlier of two places is left, and what is newer than the older of two generations.
