@@ -48,16 +48,19 @@ impl Cycles {
         };
         let noticed = seen.noticed.filter(|(cycle, _)| *cycle == outcome.cycle);
         let (_, at) = *seen.noticed.insert(noticed.unwrap_or((outcome.cycle, Instant::now())));
-        // Nodes tell their figures now and then; but another cycle does not wait for them.
-        if rests && at.elapsed() < SETTLED {
+        // Nodes tell their figures now and then, and plans may be a moment late; but another cycle does not wait for them.
+        if rests && (at.elapsed() < SETTLED || (coverage.is_none() && at.elapsed() < 5 * SETTLED)) {
             return;
         }
         let after = served().filter(|_| rests);
         let is_next = matches!(outcome.end, CycleEnd::Committed { generation }
             if seen.before.is_some_and(|(before, _)| generation == before + 1));
         let before = seen.before.and_then(|(_, pages)| pages).filter(|_| is_next);
-        let classes = before.zip(after).map(|(before, after)| {
-            let came = coverage.map_or(outcome.pages, |coverage| coverage.once(outcome.pages));
+        let came = coverage.map(|coverage| coverage.once(outcome.pages));
+        // Before the first generation there was nothing, whoever looked.
+        let is_first = matches!(outcome.end, CycleEnd::Committed { generation: 1 });
+        let (before, after) = if is_first { (Some(0), came) } else { (before, after) };
+        let classes = before.zip(after).zip(came).map(|((before, after), came)| {
             let unchanged = after.saturating_sub(came);
             json!({"a": before.saturating_sub(unchanged), "b": unchanged, "c": came})
         });
@@ -92,4 +95,37 @@ fn served(status: &Status) -> Option<u64> {
         all += Stats::from(node.figures?.store).pages;
     }
     Some(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use webbase_node::cycle::message::NodeId;
+    use webbase_node::plan::CycleOutcome;
+
+    fn committed(generation: u64) -> Status {
+        let end = CycleEnd::Committed { generation };
+        let outcome = CycleOutcome { cycle: generation, end, pages: 60, bytes: 1, took_ms: 1 };
+        Status { serving: generation, committed: generation, outcome: Some(outcome), ..Status::default() }
+    }
+
+    fn looked_at(status: &Status, coverage: Option<&Coverage>) -> Value {
+        let cycles = Cycles::default();
+        cycles.look(status, coverage);
+        assert_eq!(cycles.as_json(), json!([]), "figures have not settled");
+        let long_ago = Instant::now().checked_sub(10 * SETTLED).expect("a machine that runs for a while");
+        cycles.0.lock().noticed = Some((status.serving, long_ago));
+        cycles.look(status, coverage);
+        cycles.as_json()[0]["classes"].clone()
+    }
+
+    #[test]
+    fn the_first_cycle_has_classes_though_nobody_looked_before_it() {
+        let two = vec![NodeId(1), NodeId(2)];
+        let coverage = Coverage::new(&[two.clone()], &[two]);
+        assert_eq!(looked_at(&committed(1), Some(&coverage)), json!({"a": 0, "b": 0, "c": 30}));
+        // Of a later one nobody knows how many pages there were, and without plans not how many came.
+        assert_eq!(looked_at(&committed(2), Some(&coverage)), Value::Null);
+        assert_eq!(looked_at(&committed(1), None), Value::Null);
+    }
 }
