@@ -11,7 +11,7 @@ use common::{Pages, RANGES, Repository, add_made, check, made, until};
 use webbase_mgmt_server::{Distribution, ServerOptions, Settings, Update};
 use webbase_node::cycle::message::Removal;
 use webbase_node::plan::{LIVE, Status};
-use webbase_node::{Cluster, Host, HostOptions, Role, StreamRequest};
+use webbase_node::{Cluster, ClusterStream, Host, HostOptions, NodeError, Role, StreamCursor, StreamRequest};
 use webbase_storage::{Organization, Page};
 
 /// Folds run when asked for, and when a node waits for one.
@@ -86,6 +86,8 @@ with_both_distributions!(
     a_node_that_was_away_serves_only_what_it_has_all_of,
     nodes_join_and_leave_while_pages_come,
     removed_pages_go_with_the_next_fold_and_stay_away,
+    streams_of_logs_have_cursors,
+    streams_of_hash_stores_have_cursors,
 );
 
 async fn pages_are_visible_when_acknowledged_in_every_organization(distribution: Distribution) {
@@ -247,6 +249,70 @@ async fn a_cursor_goes_on_after_folds_restarts_and_compaction() {
         assert!(order[n + 1..].iter().all(|url| rest.contains(url)), "from {}", cursors[n]);
     }
     check(&cluster, &pages).await;
+}
+
+/// What is left of a stream, each page once.
+async fn rest_of(stream: webbase_node::Result<ClusterStream>) -> BTreeSet<String> {
+    let (mut stream, mut rest) = (stream.unwrap(), BTreeSet::new());
+    while let Some(record) = stream.next().await {
+        let url = record.unwrap().get().url().to_owned();
+        assert!(rest.insert(url.clone()), "{url} came twice");
+    }
+    rest
+}
+
+async fn streams_of_all_nodes_have_cursors(distribution: Distribution, organization: Organization) {
+    let (mut repository, cluster) =
+        start(distribution, 2, organization, &["b1", "b2", "b3"], settings()).await;
+    until_whole(&cluster, 3, 2).await;
+    let mut pages = Pages::new();
+    add(&cluster, &mut pages, 0..200, 1).await;
+    cluster.cycle(|_| {}).await.unwrap();
+    add(&cluster, &mut pages, 150..300, 2).await;
+    let all: BTreeSet<String> = pages.keys().cloned().collect();
+    let mut stream = cluster.stream().await.unwrap();
+    let (mut taken, mut cursors) = (BTreeSet::new(), Vec::new());
+    while let Some(record) = stream.next().await {
+        taken.insert(record.unwrap().get().url().to_owned());
+        if taken.len() % 37 == 0 {
+            let cursor: StreamCursor = stream.cursor().unwrap().to_string().parse().unwrap();
+            cursors.push((taken.clone(), cursor));
+        }
+    }
+    assert_eq!((&taken, cursors.len()), (&all, all.len() / 37));
+    // Right away exactly the rest comes.
+    for (taken, cursor) in &cursors {
+        let left: BTreeSet<String> = all.difference(taken).cloned().collect();
+        assert_eq!(rest_of(cluster.resume(cursor).await).await, left);
+    }
+    // After a fold nothing of it is skipped,
+    cluster.cycle(|_| {}).await.unwrap();
+    for (taken, cursor) in &cursors {
+        let rest = rest_of(cluster.resume(cursor).await).await;
+        assert!(all.difference(taken).all(|url| rest.contains(url)));
+    }
+    // nor after the loss of a node: where only it knew the place, that is said, and the range comes anew if that is wanted.
+    repository.kill("b2").await;
+    let is_down = |s: &Status| s.nodes.iter().any(|n| n.state == webbase_node::plan::NodeState::Down);
+    until(&cluster, "one is down", is_down).await;
+    let mut lost = 0;
+    for (taken, cursor) in &cursors {
+        match cluster.resume(cursor).await {
+            Err(NodeError::StreamLost { .. }) => lost += 1,
+            resumed => drop(resumed.unwrap()),
+        }
+        let rest = rest_of(cluster.go_on(cursor).await).await;
+        assert!(all.difference(taken).all(|url| rest.contains(url)));
+    }
+    assert_eq!(lost > 0, organization == Organization::Log, "{lost} of {}", cursors.len());
+}
+
+async fn streams_of_logs_have_cursors(distribution: Distribution) {
+    streams_of_all_nodes_have_cursors(distribution, Organization::Log).await;
+}
+
+async fn streams_of_hash_stores_have_cursors(distribution: Distribution) {
+    streams_of_all_nodes_have_cursors(distribution, Organization::Hash).await;
 }
 
 async fn removed_pages_go_with_the_next_fold_and_stay_away(distribution: Distribution) {

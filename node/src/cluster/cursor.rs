@@ -8,7 +8,7 @@
 //!   ranges that stand at a page: range, order, arrival, key
 //!   pages delivered ahead of their place: keys
 //!   of a stream in an order: place and key of the last page; those of the generation it was begun in, if it left that
-//!   of shared scans: node, ranges, the node's own cursor
+//!   of shared scans, and of live pages in logs: node, ranges, the node's own cursor
 //! ```
 //!
 //! "w1" was the same of streams of everything: from generation to keys.
@@ -103,7 +103,7 @@ impl StreamCursor {
         &self.what.spec
     }
 
-    /// Takes note of a page of a shared scan.
+    /// Takes note of a page by the place that its node gives it.
     pub(super) fn note_own(&mut self, own: Own) {
         match self.own.iter_mut().find(|known| known.ranges == own.ranges && known.node == own.node) {
             Some(known) => known.cursor = own.cursor,
@@ -111,7 +111,7 @@ impl StreamCursor {
         }
     }
 
-    /// Ranges of shared scans that their nodes do not have any more: nobody else knows how far they are.
+    /// Ranges that stand at a node's own place, where that node does not have them any more: nobody else knows how far they are.
     pub(super) fn orphans(&self, plan: &ReadPlan) -> RangeSet {
         let mut orphans = RangeSet::new();
         for own in &self.own {
@@ -122,7 +122,7 @@ impl StreamCursor {
         orphans
     }
 
-    /// Forgets how far the shared scans of some ranges are: they begin anew.
+    /// Forgets the nodes' own places in some ranges: they begin anew.
     pub(super) fn restart(&mut self, ranges: &RangeSet) {
         for own in &mut self.own {
             own.ranges = Arc::new(own.ranges.minus(ranges));

@@ -25,7 +25,7 @@ use crate::client::{PageReader, Select, StreamRequest};
 use crate::cycle::RangeSet;
 use crate::cycle::message::NodeId;
 use crate::error::{NodeError, Result};
-use crate::plan::{ReadPlan, Repository};
+use crate::plan::{LIVE, ReadPlan, Repository};
 use crate::wire::message::{After, By, Code, Fault, Place};
 use crate::wire::ranges::RangeSet as WireRanges;
 use crate::wire::spec::StreamSpec;
@@ -42,7 +42,7 @@ pub(super) enum Item {
         at: At,
         /// A range that has ended, up to here.
         ended: Option<At>,
-        /// In a shared scan: the node's own place behind it.
+        /// In a shared scan, or an order of the node's own: its place behind it.
         own: Option<Own>,
         /// Its place in the queue.
         _room: OwnedSemaphorePermit,
@@ -134,7 +134,7 @@ impl Share {
         let forgotten = self.progress.is_forgotten();
         // A node's own place says everything only if nobody else has delivered something of these ranges.
         let shared = common.selected.as_ref().is_some_and(|selected| selected.shared);
-        let tells = shared && (matches!(way, Way::Own(_)) || self.progress.is_fresh());
+        let own_suffices = matches!(way, Way::Own(_)) || self.progress.is_fresh();
         let ranges = Arc::new(self.ranges.clone());
         let mut accepted = false;
         let mut before: Option<At> = None;
@@ -201,7 +201,13 @@ impl Share {
                 false => self.end_before(&mut before, &at),
             };
             if !self.progress.is_delivered(&at) {
-                let own = tells.then(|| Own { node, ranges: ranges.clone(), cursor: reader.cursor() });
+                // Live pages of a log come in its own order: no other node knows a place in it.
+                let tells = shared || (common.generation == LIVE && at.order.is_none());
+                let own = (tells && own_suffices).then(|| Own {
+                    node,
+                    ranges: ranges.clone(),
+                    cursor: reader.cursor(),
+                });
                 if let Err(e) = common.deliver(record, at, ended, own).await {
                     self.progress.stopped = Some((node, reader.cursor()));
                     return Err(e);

@@ -1,6 +1,7 @@
 //! A stream of the whole repository: one generation, held by a lease; each range from one of its nodes, all nodes at once.
 //!
 //! With incremental update no lease is needed: each node shows its pages as they were when its part of the stream was opened.
+//! Logs have an order of their own then, so a cursor holds while the nodes that were read from are there.
 //!
 //! When a node fails, its ranges go on at another replica, or at the same one when it is back; [`super::share`] says how
 //! each page still comes exactly once. The order of pages of different nodes is left open.
@@ -173,7 +174,7 @@ impl Cluster {
         Ok(leased)
     }
 
-    /// As [`Cluster::resume`]; when the cursor's generation, or the node of a shared scan, is gone the stream goes on in the
+    /// As [`Cluster::resume`]; when the cursor's generation, or the node whose own order it followed, is gone the stream goes on in the
     /// current generation. Pages may be newer then, and some may come again; none of those that were left is skipped.
     ///
     /// # Errors
@@ -206,7 +207,7 @@ impl Cluster {
     /// Goes on with a stream where it was left: exactly the pages that were not taken then follow.
     ///
     /// # Errors
-    /// When the generation, or the node of a shared scan, is gone ([`NodeError::StreamLost`]), the cursor is of another
+    /// When the generation, or the node whose own order it followed, is gone ([`NodeError::StreamLost`]), the cursor is of another
     /// repository, or the management server does not answer.
     pub async fn resume(&self, cursor: &StreamCursor) -> Result<ClusterStream> {
         let map = self.inner.repository.map;
@@ -223,7 +224,9 @@ impl Cluster {
         };
         if let Some(range) = cursor.orphans(&leased.1).iter().next() {
             let _runs_out = self.inner.management.end_lease(&leased.0).await;
-            let why = format!("the node whose scan it shared in range {range} is gone or down");
+            let why = format!(
+                "the node that range {range} was read from is gone or down, and only it knows how far that was"
+            );
             return Err(NodeError::StreamLost { generation, why });
         }
         self.open_stream(asked_at, leased, cursor.clone())

@@ -177,6 +177,7 @@ impl Stream {
         out.flush().context("cannot write to stdout")?;
         let damaged = lines.ended.context("the stream was cut off")?;
         lines.progress.end();
+        say_if_placeless(lines.cursor.as_deref(), lines.placed);
         whole(damaged)
     }
 }
@@ -206,7 +207,19 @@ async fn warc(mut answer: Response, place: Option<PathBuf>, total: Option<u64>) 
     if let (Some(path), Some(cursor)) = (&place, &seen.cursor) {
         keep(path, cursor)?;
     }
+    say_if_placeless(place.as_deref(), seen.cursor.is_some());
     whole(damaged)
+}
+
+/// Who asked for a place and got none learns it before relying on it.
+fn say_if_placeless(place: Option<&Path>, placed: bool) {
+    if let Some(path) = place.filter(|_| !placed) {
+        let path = path.display();
+        eprintln!(
+            "webbase: the stream told no place to go on from, {path} is as it was: a node was lost on the way and another one, with \
+             its pages in another order, went on"
+        );
+    }
 }
 
 /// A stream that came to its end is whole if no page had to be left out of it.
@@ -226,13 +239,15 @@ struct Lines {
     cursor: Option<PathBuf>,
     left: Vec<u8>,
     progress: Shown,
+    /// A place was told, and kept.
+    placed: bool,
     /// The last line was there, and so many pages were left out because they are damaged.
     ended: Option<u64>,
 }
 
 impl Lines {
     fn new(cursor: Option<PathBuf>, total: Option<u64>) -> Lines {
-        Lines { cursor, left: Vec::new(), progress: Shown::new(total), ended: None }
+        Lines { cursor, left: Vec::new(), progress: Shown::new(total), placed: false, ended: None }
     }
 
     fn take(&mut self, piece: &[u8], out: &mut impl Write) -> Result<()> {
@@ -256,6 +271,7 @@ impl Lines {
             // What comes before the place must be out before it is kept.
             out.flush().context("cannot write to stdout")?;
             keep(path, &cursor)?;
+            self.placed = true;
         }
         Ok(())
     }

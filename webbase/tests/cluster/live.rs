@@ -164,6 +164,23 @@ async fn the_commands_know_incremental_update() {
     assert_eq!(String::from_utf8_lossy(&cycle.stdout), "1\n", "{}", String::from_utf8_lossy(&cycle.stderr));
     assert!(String::from_utf8_lossy(&count()).starts_with("live: 50 pages, "));
     truth.check_all(&cluster).await;
+    // A stream is taken in two parts: the place of the first is kept in a file.
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path().join("place");
+    let some = |limit: &'static str| {
+        let place = place.to_str().unwrap();
+        let taken = fleet.command(&["stream", "--format", "jsonl", "--cursor", place, "--limit", limit]);
+        assert!(taken.status.success(), "{}", String::from_utf8_lossy(&taken.stderr));
+        let lines = String::from_utf8(taken.stdout).unwrap();
+        let urls = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["url"].clone());
+        urls.filter_map(|url| url.as_str().map(str::to_owned)).collect::<Vec<String>>()
+    };
+    let (mut first, rest) = (some("20"), some("1000"));
+    assert_eq!((first.len(), rest.len()), (20, 30));
+    first.extend(rest);
+    first.sort_unstable();
+    first.dedup();
+    assert_eq!(first.len(), 50);
     // Everything is there after a restart, too, whatever is folded and whatever is not.
     truth.add(&cluster, 40..90, 2).await;
     truth.expect(LIVE);
