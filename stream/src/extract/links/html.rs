@@ -1,9 +1,11 @@
 //! Links of HTML. Tags are tokenized as browsers do; only those that can have links are looked into, so the rest costs little.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
+use std::sync::LazyLock;
 
 use lol_html::html_content::{Element, TextChunk};
-use lol_html::{HtmlRewriter, Settings, element, text};
+use lol_html::{ElementContentHandlers, HtmlRewriter, Selector, Settings};
 
 use super::resolve::Resolver;
 use super::{LinkKind, says_nofollow};
@@ -64,6 +66,19 @@ impl Gathered {
     fn add(&mut self, href: Option<String>, kind: LinkKind, nofollow: bool) {
         if let Some(href) = href.filter(|_| self.links.len() < RAW_MAX) {
             self.links.push(Raw { href: decoded(href), kind, nofollow });
+        }
+    }
+
+    fn take(&mut self, take: Take, element: &Element<'_, '_>) {
+        match take {
+            Take::Anchor => self.anchor(element),
+            Take::Link => self.link(element),
+            Take::Base => self.base(element),
+            Take::Meta => self.meta(element),
+            Take::Frame => self.add(element.get_attribute("src"), LinkKind::Frame, false),
+            Take::Cite => self.add(element.get_attribute("cite"), LinkKind::Page, false),
+            Take::Resource => self.resource(element),
+            Take::Noscript => {} // its text is taken
         }
     }
 
@@ -159,51 +174,105 @@ pub(super) fn gather(html: &str, found: &mut Resolver) {
     }
 }
 
+/// Elements whose links are taken: what a selector says, the names of its tags, and what is done with them.
+///
+/// Every tag of a page is held against every selector, so a page gets only those whose tags it has.
+const TAKEN: [Taken; 7] = [
+    Taken { selector: "a,area", names: &["a", "area"], take: Take::Anchor },
+    Taken { selector: "link[href]", names: &["link"], take: Take::Link },
+    Taken { selector: "base[href]", names: &["base"], take: Take::Base },
+    Taken { selector: "meta[content]", names: &["meta"], take: Take::Meta },
+    Taken { selector: "iframe[src],frame[src]", names: &["iframe", "frame"], take: Take::Frame },
+    Taken {
+        selector: "blockquote[cite],q[cite],ins[cite],del[cite]",
+        names: &["blockquote", "q", "ins", "del"],
+        take: Take::Cite,
+    },
+    Taken { selector: "noscript", names: &["noscript"], take: Take::Noscript },
+];
+/// What a page is made of, and no page itself.
+const RESOURCES: Taken = Taken {
+    selector: "img,source,video,audio,track,embed[src],object[data],script[src],input[src]",
+    names: &["img", "source", "video", "audio", "track", "embed", "object", "script", "input"],
+    take: Take::Resource,
+};
+
+struct Taken {
+    selector: &'static str,
+    names: &'static [&'static str],
+    take: Take,
+}
+
+#[derive(Clone, Copy)]
+enum Take {
+    Anchor,
+    Link,
+    Base,
+    Meta,
+    Frame,
+    Cite,
+    Noscript,
+    Resource,
+}
+
+/// The selectors of [`TAKEN`], then that of [`RESOURCES`].
+static SELECTORS: LazyLock<Vec<Selector>> = LazyLock::new(|| {
+    // Each is one that lol_html reads: a test goes through all of them.
+    TAKEN.iter().chain([&RESOURCES]).filter_map(|taken| taken.selector.parse().ok()).collect()
+});
+
+/// Which of [`TAKEN`] and [`RESOURCES`] a page may have tags of, one bit each. Wherever such a name follows a `<` it counts,
+/// though it be in a comment: that costs time, no link.
+fn tags_of(html: &[u8]) -> u32 {
+    // By the first letter of the names.
+    static STARTS: LazyLock<[Vec<(&[u8], u32)>; 26]> = LazyLock::new(|| {
+        let mut starts: [Vec<(&[u8], u32)>; 26] = Default::default();
+        for (bit, taken) in TAKEN.iter().chain([&RESOURCES]).enumerate() {
+            for name in taken.names {
+                let letter = name.as_bytes().first().map_or(0, |letter| usize::from(letter - b'a'));
+                if let Some(start) = starts.get_mut(letter) {
+                    start.push((name.as_bytes(), 1 << bit));
+                }
+            }
+        }
+        starts
+    });
+    let starts = &*STARTS;
+    let mut tags = 0;
+    for at in memchr::memchr_iter(b'<', html) {
+        let after = html.get(at + 1..).unwrap_or_default();
+        let Some(first) = after.first().filter(|byte| byte.is_ascii_alphabetic()) else { continue };
+        let letter = usize::from(first.to_ascii_lowercase() - b'a');
+        for (name, bit) in starts.get(letter).into_iter().flatten() {
+            if tags & bit == 0 && after.get(..name.len()).is_some_and(|tag| tag.eq_ignore_ascii_case(name)) {
+                tags |= bit;
+            }
+        }
+    }
+    tags
+}
+
 fn walk(html: &str, pages_only: bool, nested: u32) -> Gathered {
     let gathered = RefCell::new(Gathered::default());
     {
-        // Every tag is held against every selector, so there are no more than needed.
-        let mut settings = Settings::new()
-            .with_strict(false)
-            .append_element_content_handler(element!("a,area", |element| {
-                gathered.borrow_mut().anchor(element);
-                Ok(())
-            }))
-            .append_element_content_handler(element!("link[href]", |element| {
-                gathered.borrow_mut().link(element);
-                Ok(())
-            }))
-            .append_element_content_handler(element!("base[href]", |element| {
-                gathered.borrow_mut().base(element);
-                Ok(())
-            }))
-            .append_element_content_handler(element!("meta[content]", |element| {
-                gathered.borrow_mut().meta(element);
-                Ok(())
-            }))
-            .append_element_content_handler(element!("iframe[src],frame[src]", |element| {
-                gathered.borrow_mut().add(element.get_attribute("src"), LinkKind::Frame, false);
-                Ok(())
-            }))
-            .append_element_content_handler(element!(
-                "blockquote[cite],q[cite],ins[cite],del[cite]",
-                |element| {
-                    gathered.borrow_mut().add(element.get_attribute("cite"), LinkKind::Page, false);
+        let mut settings = Settings::new().with_strict(false);
+        let tags = tags_of(html.as_bytes());
+        for (bit, (taken, selector)) in TAKEN.iter().chain([&RESOURCES]).zip(&*SELECTORS).enumerate() {
+            if tags & 1 << bit == 0 || (pages_only && matches!(taken.take, Take::Resource)) {
+                continue;
+            }
+            let (gathered, take) = (&gathered, taken.take);
+            let handlers = match take {
+                Take::Noscript => ElementContentHandlers::default().text(move |chunk: &mut TextChunk<'_>| {
+                    gathered.borrow_mut().noscript(chunk);
                     Ok(())
-                }
-            ))
-            .append_element_content_handler(text!("noscript", |chunk| {
-                gathered.borrow_mut().noscript(chunk);
-                Ok(())
-            }));
-        if !pages_only {
-            settings = settings.append_element_content_handler(element!(
-                "img,source,video,audio,track,embed[src],object[data],script[src],input[src]",
-                |element| {
-                    gathered.borrow_mut().resource(element);
+                }),
+                _ => ElementContentHandlers::default().element(move |element: &mut Element<'_, '_>| {
+                    gathered.borrow_mut().take(take, element);
                     Ok(())
-                }
-            ));
+                }),
+            };
+            settings = settings.append_element_content_handler((Cow::Borrowed(selector), handlers));
         }
         let mut rewriter = HtmlRewriter::new(settings, |_: &[u8]| ());
         // What was met before an error counts.
@@ -269,5 +338,25 @@ pub(super) fn srcset(set: &str) -> Vec<&str> {
             });
             rest = described.and_then(|comma| rest.get(comma..)).unwrap_or("");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn selectors_are_read_and_their_names_are_found_in_pages() {
+        assert_eq!(SELECTORS.len(), TAKEN.len() + 1);
+        for (bit, taken) in TAKEN.iter().chain([&RESOURCES]).enumerate() {
+            let selected = taken.selector.split(',').map(|one| one.split('[').next().unwrap_or_default());
+            assert_eq!(selected.collect::<Vec<_>>(), taken.names);
+            for name in taken.names {
+                for text in [format!("x<{name} y"), format!("<!-- <{} -->", name.to_uppercase())] {
+                    assert_ne!(tags_of(text.as_bytes()) & 1 << bit, 0, "{text}");
+                }
+            }
+        }
+        assert_eq!(tags_of(b"< a <1 <p>area </a> <"), 0);
     }
 }
