@@ -66,6 +66,12 @@ pub(crate) fn frame_bytes(bytes: &[u8]) -> Option<Result<usize, String>> {
     Some(if total <= FRAME_BYTES_MAX { Ok(total) } else { Err(format!("a frame of {total} bytes")) })
 }
 
+/// The blocks of the sources and the targets of the frame that `bytes` are, unchecked.
+pub(crate) fn cell_of(bytes: &[u8]) -> Option<(u16, u16)> {
+    let head = bytes.first_chunk::<HEAD_BYTES>()?;
+    Some((u16::from_le_bytes([head[8], head[9]]), u16::from_le_bytes([head[10], head[11]])))
+}
+
 impl Frame {
     /// Reads the frame that `bytes` are.
     pub(crate) fn read(&mut self, bytes: &[u8]) -> Result<(), String> {
@@ -76,7 +82,7 @@ impl Frame {
 }
 
 /// Checks the frame that `bytes` are, and appends its positions. Gives the blocks of its sources and targets.
-pub(crate) fn read_onto(bytes: &[u8], positions: &mut Vec<u32>) -> Result<(u16, u16), String> {
+fn read_onto(bytes: &[u8], positions: &mut Vec<u32>) -> Result<(u16, u16), String> {
     let (body, crc) = bytes.split_last_chunk::<CRC_BYTES>().ok_or("cut short")?;
     let (expected, found) = (crc64(body), u64::from_le_bytes(*crc));
     if expected != found {
@@ -93,5 +99,5 @@ pub(crate) fn read_onto(bytes: &[u8], positions: &mut Vec<u32>) -> Result<(u16, 
     if !read_positions(payload, k, first, links - 1, positions) {
         return Err("codes that nobody wrote".into());
     }
-    Ok((u16::from_le_bytes([head[8], head[9]]), u16::from_le_bytes([head[10], head[11]])))
+    cell_of(head).ok_or_else(|| "cut short".into())
 }

@@ -89,6 +89,9 @@ pub enum MatrixError {
         /// How many there are.
         pages: u32,
     },
+    /// What reads ahead has ended: why, another part of the scan knows.
+    #[error("{0} is not read any further")]
+    Ended(PathBuf),
     /// A page was given twice in one stream.
     #[error("page {0} was given twice; a changed page goes into a run of changes")]
     Twice(u32),

@@ -1,11 +1,12 @@
-//! Reading ahead: one thread reads what a scan will want next, another decodes it, in a few buffers that go round.
+//! Reading ahead: a thread reads what a scan will want next, in a few buffers that go round.
 //!
 //! ```text
-//!   requests ─▶ Ahead: reads ──pieces──▶ Decoder: frames to links ──batches──▶ Reader: the scan, or one for each of its threads
-//!                  ▲────buffers─────────────┘  ▲──────batches────────────────────┘
+//!   requests ─▶ Ahead: reads ──pieces──▶ Reader: decodes the frames it wants; one for each thread of the scan
+//!                  ▲────buffers─────────────┘
 //! ```
 //!
-//! All readers of a scan get the same; what the last one has done with goes back. When the last one ends, so have the threads.
+//! All readers of a scan get the same pieces, and each decodes frames of its own: what a frame is of stands in its head. What the last one
+//! has done with goes back. When the last reader ends, so has the thread.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,16 +16,12 @@ use webbase_storage::disk::DiskFile;
 
 use super::direct::{Buffer, read_around};
 use super::file::Matrix;
-use super::frame::{self, FRAME_LINKS_MAX, frame_bytes};
+use super::frame::{self, FRAME_LINKS_MAX, Frame, frame_bytes};
 use super::{MatrixError, Result};
 
 const CHUNK_BYTES: usize = 1 << 19;
 /// Chunks of frames ready at a time.
 const CHUNKS: usize = 4;
-/// A batch of links is handed on when it has so many; it may have a frame more.
-const BATCH_LINKS: usize = 1 << 16;
-/// Batches of links ready at a time.
-const BATCHES: usize = 4;
 
 /// Something a scan wants, in its order.
 pub(crate) enum Request {
@@ -41,28 +38,13 @@ pub(crate) enum Request {
     },
 }
 
-/// What was read.
-enum Piece {
-    /// Frames, cut anywhere; the last piece of its request or not.
-    Bytes(Buffer, Range<usize>, u64, bool),
-    /// Blocks.
-    Vector(Buffer),
-}
-
-/// What was decoded, for all readers.
+/// What was read, for all readers.
 #[derive(Clone)]
-enum Decoded {
-    /// Links, and whether they are the last of their request.
-    Links(Arc<Batch>, bool),
+enum Piece {
+    /// Frames, cut anywhere; where they lie, and whether they are the last of their request.
+    Frames(Arc<Buffer>, Range<usize>, u64, bool),
     /// Blocks.
     Vector(Arc<Buffer>),
-}
-
-/// Links of some cells, one after the other.
-struct Batch {
-    positions: Vec<u32>,
-    /// Of each cell its blocks, and where its positions end.
-    cells: Vec<(u16, u16, usize)>,
 }
 
 /// The links of a cell, or some of them.
@@ -75,23 +57,26 @@ pub(crate) struct Cell<'a> {
     pub(crate) positions: &'a [u32],
 }
 
-/// The scan's end.
+/// The end of a thread of the scan.
 pub(crate) struct Reader {
     matrix: Matrix,
-    decoded: Receiver<Result<Decoded>>,
-    batches: Sender<Batch>,
+    pieces: Receiver<Result<Piece>>,
+    buffers: Sender<Buffer>,
     vectors: Sender<Buffer>,
-    /// After the channels, whose end is what ends the threads.
-    _threads: Arc<Threads>,
+    /// The beginning of a frame whose end is in the next piece.
+    carry: Vec<u8>,
+    frame: Frame,
+    /// After the channels, whose end is what ends the thread.
+    _thread: Arc<Thread>,
 }
 
-/// Waits for threads, so that their memory is free before the next scan wants as much.
-struct Threads(Vec<std::thread::JoinHandle<()>>);
+/// Waits for a thread, so that its memory is free before the next scan wants as much.
+struct Thread(Option<std::thread::JoinHandle<()>>);
 
-impl Drop for Threads {
+impl Drop for Thread {
     fn drop(&mut self) {
         // One that panicked has been noticed: its channels ended early.
-        self.0.drain(..).for_each(|thread| drop(thread.join()));
+        self.0.take().into_iter().for_each(|thread| drop(thread.join()));
     }
 }
 
@@ -103,53 +88,37 @@ impl Reader {
         (pieces_ahead, piece_bytes): (usize, usize),
         requests: impl Iterator<Item = Request> + Send + 'static,
     ) -> [Self; READERS] {
-        let (give_pieces, pieces) = sync_channel(CHUNKS);
         let (buffers, take_buffers) = channel();
-        let (batches, take_batches) = channel();
         let (vectors, take_vectors) = channel();
         for _ in 0..CHUNKS {
             let _ = buffers.send(Buffer::new(CHUNK_BYTES));
         }
-        for _ in 0..BATCHES {
-            let _ = batches.send(Batch::new());
-        }
         for _ in 0..pieces_ahead.max(1) {
             let _ = vectors.send(Buffer::new(piece_bytes));
         }
-        let ends: [_; READERS] = std::array::from_fn(|_| sync_channel(BATCHES));
+        let ends: [_; READERS] = std::array::from_fn(|_| sync_channel(CHUNKS + pieces_ahead.max(1)));
         let ahead = Ahead {
             matrix: matrix.clone(),
-            pieces: give_pieces,
+            pieces: ends.iter().map(|(give, _)| give.clone()).collect(),
             buffers: take_buffers,
             vectors: take_vectors,
         };
-        let decoder = Decoder {
+        let thread = Arc::new(Thread(Some(std::thread::spawn(move || ahead.run(requests)))));
+        ends.map(|(_, pieces)| Self {
             matrix: matrix.clone(),
             pieces,
-            buffers,
-            batches: take_batches,
-            decoded: ends.iter().map(|(give, _)| give.clone()).collect(),
-            carry: Vec::new(),
-        };
-        let reading = std::thread::spawn(move || ahead.run(requests));
-        let decoding = std::thread::spawn(move || decoder.run());
-        let threads = Arc::new(Threads(vec![reading, decoding]));
-        ends.map(|(_, decoded)| Self {
-            matrix: matrix.clone(),
-            decoded,
-            batches: batches.clone(),
+            buffers: buffers.clone(),
             vectors: vectors.clone(),
-            _threads: threads.clone(),
+            carry: Vec::new(),
+            frame: Frame { positions: Vec::with_capacity(FRAME_LINKS_MAX), ..Frame::default() },
+            _thread: thread.clone(),
         })
     }
 
-    fn next(&self) -> Result<Decoded> {
-        match self.decoded.recv() {
-            Ok(decoded) => decoded,
-            Err(_) => {
-                let ended = std::io::Error::other("the threads that read ahead have ended");
-                Err(MatrixError::io("read", self.matrix.path(), ended))
-            }
+    fn next(&self) -> Result<Piece> {
+        match self.pieces.recv() {
+            Ok(piece) => piece,
+            Err(_) => Err(MatrixError::Ended(self.matrix.path().to_path_buf())),
         }
     }
 
@@ -160,8 +129,8 @@ impl Reader {
     /// The blocks that are next in order. To be given back.
     pub(crate) fn vector(&mut self) -> Result<Arc<Buffer>> {
         match self.next()? {
-            Decoded::Vector(blocks) => Ok(blocks),
-            Decoded::Links(..) => Err(self.disorder()),
+            Piece::Vector(blocks) => Ok(blocks),
+            Piece::Frames(..) => Err(self.disorder()),
         }
     }
 
@@ -172,132 +141,80 @@ impl Reader {
         }
     }
 
-    /// Calls `each` with the links of the request that is next in order, cell by cell.
-    pub(crate) fn frames(&mut self, mut each: impl FnMut(Cell<'_>)) -> Result<()> {
+    /// Calls `each` with the links of the request that is next in order, cell by cell, as far as `wants` says so of the blocks of their
+    /// sources and targets.
+    pub(crate) fn frames(
+        &mut self,
+        wants: impl Fn(u16, u16) -> bool,
+        mut each: impl FnMut(Cell<'_>),
+    ) -> Result<()> {
         loop {
-            let Decoded::Links(batch, last) = self.next()? else { return Err(self.disorder()) };
-            let mut begin = 0;
-            for (from, to, end) in &batch.cells {
-                let positions = batch.positions.get(begin..*end).unwrap_or_default();
-                each(Cell { from: *from, to: *to, positions });
-                begin = *end;
-            }
-            if let Some(batch) = Arc::into_inner(batch) {
-                let _ = self.batches.send(batch);
+            let Piece::Frames(buffer, range, offset, last) = self.next()? else {
+                return Err(self.disorder());
+            };
+            let done = self.piece(buffer.bytes().get(range).unwrap_or_default(), last, &wants, &mut each);
+            done.map_err(|what| MatrixError::corrupt(self.matrix.path(), offset, what))?;
+            if let Some(buffer) = Arc::into_inner(buffer) {
+                let _ = self.buffers.send(buffer);
             }
             if last {
                 return Ok(());
             }
         }
     }
-}
 
-/// Decodes what was read.
-struct Decoder {
-    matrix: Matrix,
-    pieces: Receiver<Result<Piece>>,
-    buffers: Sender<Buffer>,
-    batches: Receiver<Batch>,
-    decoded: Vec<SyncSender<Result<Decoded>>>,
-    /// The beginning of a frame whose end is in the next piece.
-    carry: Vec<u8>,
-}
-
-impl Decoder {
-    fn run(mut self) {
-        while let Ok(piece) = self.pieces.recv() {
-            let done = match piece {
-                Ok(Piece::Vector(blocks)) => Ok(self.give(Decoded::Vector(Arc::new(blocks)))),
-                Ok(Piece::Bytes(buffer, range, offset, last)) => {
-                    self.piece(&buffer, range, offset, last).inspect(|_| {
-                        let _ = self.buffers.send(buffer);
-                    })
-                }
-                Err(e) => Err(e),
-            };
-            match done {
-                Ok(true) => {}
-                // The scan has ended.
-                Ok(false) => return,
-                Err(e) => {
-                    // One is told; the others find that nothing more comes.
-                    if let Some(one) = self.decoded.first() {
-                        let _ = one.send(Err(e));
-                    }
-                    return;
-                }
-            }
-        }
-    }
-
-    /// Hands it to all readers, and keeps none: the last one who has it gives it back. False if one of them has ended.
-    fn give(&self, decoded: Decoded) -> bool {
-        let Some((last, others)) = self.decoded.split_last() else { return false };
-        others.iter().all(|reader| reader.send(Ok(decoded.clone())).is_ok()) && last.send(Ok(decoded)).is_ok()
-    }
-
-    /// Decodes a piece of a request; false if nobody wants it any more.
-    fn piece(&mut self, buffer: &Buffer, range: Range<usize>, offset: u64, last: bool) -> Result<bool> {
-        let path = self.matrix.path().to_path_buf();
-        let wrong = |what: String| MatrixError::corrupt(&path, offset, what);
-        let mut bytes = buffer.bytes().get(range).unwrap_or_default();
-        let Some(mut batch) = self.batch() else { return Ok(false) };
+    /// Goes through a piece of a request.
+    fn piece(
+        &mut self,
+        mut bytes: &[u8],
+        last: bool,
+        wants: &impl Fn(u16, u16) -> bool,
+        each: &mut impl FnMut(Cell<'_>),
+    ) -> std::result::Result<(), String> {
         // A frame that began in the piece before.
         while !self.carry.is_empty() && !bytes.is_empty() {
-            let total = frame_bytes(&self.carry).transpose().map_err(wrong)?;
+            let total = frame_bytes(&self.carry).transpose()?;
             let wanted = total.unwrap_or(frame::HEAD_BYTES);
             let (now, later) = bytes.split_at(bytes.len().min(wanted - self.carry.len()));
             self.carry.extend_from_slice(now);
             bytes = later;
             if total == Some(self.carry.len()) {
-                batch.read(&self.carry).map_err(wrong)?;
+                take(&self.carry, &mut self.frame, wants, each)?;
                 self.carry.clear();
             }
         }
-        while let Some(total) = frame_bytes(bytes).transpose().map_err(wrong)? {
+        while let Some(total) = frame_bytes(bytes).transpose()? {
             let Some((frame, rest)) = bytes.split_at_checked(total) else { break };
-            if batch.positions.len() >= BATCH_LINKS {
-                if !self.give(Decoded::Links(Arc::new(batch), false)) {
-                    return Ok(false);
-                }
-                let Some(empty) = self.batch() else { return Ok(false) };
-                batch = empty;
-            }
-            batch.read(frame).map_err(wrong)?;
+            take(frame, &mut self.frame, wants, each)?;
             bytes = rest;
         }
         self.carry.extend_from_slice(bytes);
         if last && !self.carry.is_empty() {
-            return Err(wrong("a frame is cut short".into()));
+            return Err("a frame is cut short".into());
         }
-        Ok(self.give(Decoded::Links(Arc::new(batch), last)))
-    }
-
-    fn batch(&self) -> Option<Batch> {
-        let mut batch = self.batches.recv().ok()?;
-        batch.positions.clear();
-        batch.cells.clear();
-        Some(batch)
+        Ok(())
     }
 }
 
-impl Batch {
-    /// Room for what a batch may have, so that it never moves.
-    fn new() -> Self {
-        Self { positions: Vec::with_capacity(BATCH_LINKS + FRAME_LINKS_MAX), cells: Vec::new() }
+/// Decodes a frame if it is wanted.
+fn take(
+    bytes: &[u8],
+    frame: &mut Frame,
+    wants: &impl Fn(u16, u16) -> bool,
+    each: &mut impl FnMut(Cell<'_>),
+) -> std::result::Result<(), String> {
+    if frame::cell_of(bytes).is_some_and(|(from, to)| !wants(from, to)) {
+        return Ok(());
     }
-
-    fn read(&mut self, bytes: &[u8]) -> std::result::Result<(), String> {
-        let (from, to) = frame::read_onto(bytes, &mut self.positions)?;
-        self.cells.push((from, to, self.positions.len()));
-        Ok(())
-    }
+    frame.read(bytes)?;
+    each(Cell { from: frame.from, to: frame.to, positions: &frame.positions });
+    Ok(())
 }
 
 /// Reads what will be wanted.
 struct Ahead {
     matrix: Matrix,
-    pieces: SyncSender<Result<Piece>>,
+    pieces: Vec<SyncSender<Result<Piece>>>,
     buffers: Receiver<Buffer>,
     vectors: Receiver<Buffer>,
 }
@@ -314,11 +231,20 @@ impl Ahead {
                 // The scan has ended.
                 Ok(false) => return,
                 Err(e) => {
-                    let _ = self.pieces.send(Err(e));
+                    // One is told; the others find that nothing more comes.
+                    if let Some(one) = self.pieces.first() {
+                        let _ = one.send(Err(e));
+                    }
                     return;
                 }
             }
         }
+    }
+
+    /// Hands it to all readers, and keeps none: the last one who has it gives it back. False if one of them has ended.
+    fn give(&self, piece: Piece) -> bool {
+        let Some((last, others)) = self.pieces.split_last() else { return false };
+        others.iter().all(|reader| reader.send(Ok(piece.clone())).is_ok()) && last.send(Ok(piece)).is_ok()
     }
 
     fn frames(&self, range: Range<u64>) -> Result<bool> {
@@ -333,7 +259,7 @@ impl Ahead {
             let offset = at;
             at += ready.len() as u64;
             let last = at >= range.end;
-            if self.pieces.send(Ok(Piece::Bytes(buffer, ready, offset, last))).is_err() {
+            if !self.give(Piece::Frames(Arc::new(buffer), ready, offset, last)) {
                 return Ok(false);
             }
             if last {
@@ -348,6 +274,6 @@ impl Ahead {
             let read = file.read_exact_at(wanted, at);
             read.map_err(|e| MatrixError::io("read", file.path(), e))?;
         }
-        Ok(self.pieces.send(Ok(Piece::Vector(blocks))).is_ok())
+        Ok(self.give(Piece::Vector(Arc::new(blocks))))
     }
 }

@@ -1,8 +1,9 @@
 //! A round of both at once.
 
-use super::super::kernel::both_ways;
+use super::super::kernel::{backward, forward};
 use super::super::power::Sums;
 use super::super::usefulness::Change;
+use super::halves::at_once;
 use super::vector::Vector;
 use super::{OnDisk, Result, Scan, TILE, TILE_BYTES};
 use crate::link_matrix::{Buffer, Reader, Request};
@@ -33,38 +34,63 @@ impl OnDisk {
                     std::iter::once(self.useful.request(column)).chain(frames)
                 })
                 .collect();
-            let [mut reader] = Reader::start(&self.matrix, (ahead, TILE_BYTES), requests.into_iter());
-            for column in 0..tiles {
-                let useful = reader.vector()?;
-                match first {
-                    0 => got.bytes_mut().fill(0),
-                    _ => so_far.read(column * TILE, &mut got)?,
-                }
-                for row in rows.clone() {
-                    let (got, back) = (got.blocks_mut::<f64>(), got_back.blocks_mut::<f64>());
-                    reader.frames(|frame| {
-                        let from = usize::from(frame.from) - first * TILE;
-                        let to = usize::from(frame.to) - column * TILE;
-                        if let (Some(passing), Some(back), Some(useful), Some(got)) = (
-                            passing.blocks().get(from),
-                            back.get_mut(from),
-                            useful.blocks().get(to),
-                            got.get_mut(to),
-                        ) {
-                            both_ways(frame.positions, (passing, back), (useful, got));
+            let [forth, back] = Reader::start(&self.matrix, (ahead, TILE_BYTES), requests.into_iter());
+            // Each thread decodes all links, and adds up in one direction.
+            at_once(
+                || {
+                    let mut reader = forth;
+                    for column in 0..tiles {
+                        let useful = reader.vector()?;
+                        match first {
+                            0 => got.bytes_mut().fill(0),
+                            _ => so_far.read(column * TILE, &mut got)?,
                         }
-                    })?;
-                    self.count(0, self.matrix.tile_row(row, column..column + 1));
-                }
-                reader.give_back(useful);
-                self.count(3 * TILE_BYTES, 0..0);
-                if rows.end == tiles {
-                    self.take(column * TILE, got.blocks(), factors, Scan::Power, &mut sums)?;
-                } else {
-                    so_far.write(column * TILE, &got)?;
-                }
-            }
-            drop(reader);
+                        for row in rows.clone() {
+                            reader.frames(
+                                |_, _| true,
+                                |cell| {
+                                    let from = usize::from(cell.from) - first * TILE;
+                                    let to = usize::from(cell.to) - column * TILE;
+                                    let got = got.blocks_mut::<f64>().get_mut(to);
+                                    if let (Some(passing), Some(got)) = (passing.blocks().get(from), got) {
+                                        forward::<f64>(cell.positions, passing, got);
+                                    }
+                                },
+                            )?;
+                            self.count(0, self.matrix.tile_row(row, column..column + 1));
+                        }
+                        reader.give_back(useful);
+                        self.count(3 * TILE_BYTES, 0..0);
+                        if rows.end == tiles {
+                            self.take(column * TILE, got.blocks(), factors, Scan::Power, &mut sums)?;
+                        } else {
+                            so_far.write(column * TILE, &got)?;
+                        }
+                    }
+                    Ok(())
+                },
+                || {
+                    let mut reader = back;
+                    for column in 0..tiles {
+                        let useful = reader.vector()?;
+                        for _ in rows.clone() {
+                            reader.frames(
+                                |_, _| true,
+                                |cell| {
+                                    let from = usize::from(cell.from) - first * TILE;
+                                    let to = usize::from(cell.to) - column * TILE;
+                                    let into = got_back.blocks_mut::<f64>().get_mut(from);
+                                    if let (Some(useful), Some(into)) = (useful.blocks().get(to), into) {
+                                        backward::<f64>(cell.positions, useful, into);
+                                    }
+                                },
+                            )?;
+                        }
+                        reader.give_back(useful);
+                    }
+                    Ok(())
+                },
+            )?;
             let blocks = rows.len() * TILE;
             let got = got_back.blocks().get(..blocks).unwrap_or_default();
             self.take_back(first * TILE, got, Scan::Power, &mut change)?;

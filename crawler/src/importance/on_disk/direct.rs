@@ -1,5 +1,7 @@
 //! A round of importance: sums of a group of targets stay, sources go by.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use rayon::prelude::*;
 use zerocopy::{FromBytes, Immutable};
 
@@ -7,7 +9,7 @@ use super::super::FixedPoint;
 use super::super::kernel::{Block, Read, forward};
 use super::super::power::Sums;
 use super::super::rough::Rough;
-use super::halves::in_halves;
+use super::halves::{at_once, in_halves};
 use super::passed::Reads;
 use super::{OnDisk, Result, Scan, TILE, linked, value_of};
 use crate::link_matrix::{Buffer, Cell, Reader, Request};
@@ -20,26 +22,32 @@ impl OnDisk {
     /// As [`OnDisk::importance`].
     pub fn read_only(&mut self) -> Result<u64> {
         let (tiles, group) = (self.matrix.tiles(), self.group());
-        let (mut links, mut bytes) = (0, 0);
+        let (links, mut bytes) = (AtomicU64::new(0), 0);
         self.passing.begin_later(self.by_changes());
         for first in (0..tiles).step_by(group) {
             let columns = first..tiles.min(first + group);
-            let [mut reader] = self.forward_readers(columns.clone(), tiles);
+            let [one, other] = self.forward_readers(columns.clone(), tiles);
+            let read_half = |mut reader: Reader, parity: u16| {
+                for _ in 0..tiles {
+                    let (values, mut here) = (reader.vector()?, 0);
+                    reader.frames(|_, to| to % 2 == parity, |cell| here += cell.positions.len() as u64)?;
+                    reader.give_back(values);
+                    links.fetch_add(here, Ordering::Relaxed);
+                }
+                Ok(())
+            };
+            at_once(|| read_half(one, 0), || read_half(other, 1))?;
             for row in 0..tiles {
-                let values = reader.vector()?;
-                reader.frames(|frame| links += frame.positions.len() as u64)?;
-                reader.give_back(values);
                 let frames = self.matrix.tile_row(row, columns.clone());
                 bytes += self.passing.pieces().1 as u64 + (frames.end - frames.start);
             }
-            drop(reader);
             let blocks = columns.start * TILE..columns.end * TILE;
             bytes += self.passing.turn_bytes().0 * blocks.len() as u64;
             let read = |block: usize| Ok((self.degrees(block)?, self.passing.turn(block)?));
-            blocks.into_par_iter().try_for_each(|block| read(block).map(drop))?;
+            self.takers.install(|| blocks.into_par_iter().try_for_each(|block| read(block).map(drop)))?;
         }
         self.passing.begin(false);
-        debug_assert_eq!(links, self.matrix.links(), "every link once");
+        debug_assert_eq!(links.into_inner(), self.matrix.links(), "every link once");
         Ok(bytes)
     }
 
@@ -80,9 +88,11 @@ impl OnDisk {
                 got.blocks_mut(),
                 self.forward_readers(columns.clone(), tiles),
                 |mut reader, mut half| {
+                    let parity = half.parity();
                     for row in 0..tiles {
                         let values = reader.vector()?;
-                        reader.frames(|cell| {
+                        let is_own = |_, to| usize::from(to) % 2 == parity;
+                        reader.frames(is_own, |cell| {
                             let from = usize::from(cell.from) - row * TILE;
                             let into = half.block(usize::from(cell.to) - first * TILE);
                             if let Some(into) = into {
@@ -132,7 +142,8 @@ impl OnDisk {
         sums: &mut Sums,
     ) -> Result<()> {
         let of_block = |(at, got): (usize, &Block)| self.take_block(first + at, got, factors, scan);
-        let each: Vec<Sums> = got.par_iter().enumerate().map(of_block).collect::<Result<_>>()?;
+        let all = || got.par_iter().enumerate().map(of_block).collect::<Result<Vec<Sums>>>();
+        let each = self.takers.install(all)?;
         each.iter().for_each(|of_block| sums.merge(of_block));
         let (read, written) = self.passing.turn_bytes();
         self.bytes += (read + written) * got.len() as u64;

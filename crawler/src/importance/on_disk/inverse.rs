@@ -28,10 +28,12 @@ impl OnDisk {
                 .collect();
             let readers = Reader::start(&self.matrix, self.useful.pieces(), requests.into_iter());
             in_halves(got.blocks_mut(), readers, |mut reader, mut half| {
+                let parity = half.parity();
+                let is_own = |from, _| usize::from(from) % 2 == parity;
                 for column in 0..tiles {
                     let values = reader.vector()?;
                     for _ in rows.clone() {
-                        reader.frames(|cell| {
+                        reader.frames(is_own, |cell| {
                             let into = half.block(usize::from(cell.from) - first * TILE);
                             let to = usize::from(cell.to) - column * TILE;
                             if let Some(into) = into {
@@ -67,7 +69,8 @@ impl OnDisk {
         change: &mut Change,
     ) -> Result<()> {
         let of_block = |(at, got): (usize, &Block)| self.take_block_back(first + at, got, scan);
-        let each: Vec<Change> = got.par_iter().enumerate().map(of_block).collect::<Result<_>>()?;
+        let all = || got.par_iter().enumerate().map(of_block).collect::<Result<Vec<Change>>>();
+        let each = self.takers.install(all)?;
         each.iter().for_each(|of_block| change.merge(of_block));
         let (read, written) = self.useful.turn_bytes();
         self.bytes += (read + written + BLOCK_BYTES) * got.len() as u64;

@@ -1,8 +1,8 @@
 //! Importance and usefulness over a link matrix on disk, in a given memory.
 //!
 //! Vectors are files of blocks; of each only a piece or two are in memory at a time. What a scan adds up stays (the *resident* group of
-//! tile columns for importance, of tile rows for usefulness) while everything else is read past it, ahead, by a thread,
-//! and decoded by another; two add up (`halves.rs`):
+//! tile columns for importance, of tile rows for usefulness) while everything else is read past it, ahead, by a thread; two decode and
+//! add up (`halves.rs`):
 //!
 //! ```text
 //!   importance:  for each group of columns: for each row of tiles: its pages' values, the row's tiles in the group
@@ -42,9 +42,12 @@ type Result<T> = std::result::Result<T, MatrixError>;
 const TILE: usize = 8;
 /// A tile's values of 64 bits.
 const TILE_BYTES: usize = TILE * BLOCK_BYTES as usize;
-/// What a scan takes beside its resident group and its pieces of a vector: chunks of frames (2 MiB), batches of links (2), a frame that is
-/// not whole, and what two threads need to take a block each.
+/// What a scan takes beside its resident group and its pieces of a vector: chunks of frames (2 MiB), links of a frame for each of two threads
+/// (0.5), a frame that is not whole for each (1); and when it has ended what [`TAKERS`] need.
 const BESIDE_BYTES: usize = 6 << 20;
+
+/// Threads that turn what blocks got into new values, 1 to 1.5 MiB each: more than add up, because they wait for the disk.
+const TAKERS: usize = 3;
 
 /// How a scan of the links is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,6 +86,7 @@ pub struct OnDisk {
     useful: Passed,
     interest: Interest,
     lift: Lift,
+    takers: rayon::ThreadPool,
     /// The resident group's sums, between rounds of one vector: memory that is given back and asked for again may be there twice.
     got: Option<Buffer>,
     bytes: u64,
@@ -127,6 +131,7 @@ impl OnDisk {
         budget_bytes: usize,
         mut last: impl FnMut(u32) -> Result<Option<(f64, f64)>>,
     ) -> Result<Self> {
+        let takers = rayon::ThreadPoolBuilder::new().num_threads(TAKERS).build();
         let mut this = Self {
             passing: Passed::create(&*disk, dir, "importance")?,
             useful: Passed::create(&*disk, dir, "usefulness")?,
@@ -139,6 +144,8 @@ impl OnDisk {
             factors: (1.0, 0.0),
             interest,
             lift: Lift::default(),
+            takers: takers
+                .map_err(|e| MatrixError::io("start threads for", dir, std::io::Error::other(e)))?,
             got: None,
             bytes: 0,
         };

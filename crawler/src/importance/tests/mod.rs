@@ -358,6 +358,50 @@ fn on_disk_it_is_the_same() {
     }
 }
 
+/// Whichever thread decodes the links that are damaged, where the damage is gets told.
+#[test]
+fn damage_met_on_disk_is_told_by_whichever_thread_meets_it() {
+    use std::sync::Arc;
+
+    use webbase_storage::disk::SimDisk;
+
+    use super::on_disk::{OnDisk, Scan};
+    use crate::link_matrix::{Matrix, MatrixBuilder, MatrixError};
+
+    let (disk, path) = (Arc::new(SimDisk::new()), std::path::Path::new("/m/matrix"));
+    let mut matrix = MatrixBuilder::new(disk.clone(), path, 1 << 20);
+    // Both of two blocks link to both.
+    let (one, two) = ([5u32, 6, 70_000], [7u32, 70_001, 70_002]);
+    matrix.add(1, &one).unwrap();
+    matrix.add(70_000, &two).unwrap();
+    matrix.finish(Some(131_072)).unwrap();
+    let mut told = Vec::new();
+    let opened = Matrix::open(&*disk, path).unwrap();
+    let frames = opened.tile_row(0, 0..1);
+    assert!(frames.end - frames.start > 4 * 28, "four frames");
+    let interest = Interest::of(131_072, |page| page % 2 == 0);
+    let folder = std::path::Path::new("/m");
+    let mut solving =
+        OnDisk::start(disk.clone(), folder, opened, interest, Settings::default(), 1 << 30).unwrap();
+    for offset in frames.step_by(5) {
+        disk.flip(path, offset, 1);
+        for way in 0..3 {
+            let solved = match way {
+                0 => solving.importance(Scan::Power, 1),
+                1 => solving.usefulness(Scan::Power, 1),
+                _ => solving.both(1),
+            };
+            match solved {
+                Err(MatrixError::Corrupt { path: named, .. }) => assert_eq!(named, path),
+                other => panic!("byte {offset} is wrong and that gives {other:?}"),
+            }
+            told.push(way);
+        }
+        disk.flip(path, offset, 1);
+    }
+    assert!(told.len() > 60 && solving.importance(Scan::Power, 1).is_ok(), "{}", told.len());
+}
+
 /// A publication is as strong as it must be to lift its pages into the top, and hardly stronger.
 #[test]
 fn a_publication_lifts_its_pages_as_far_as_was_asked() {

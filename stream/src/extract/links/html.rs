@@ -224,9 +224,10 @@ static SELECTORS: LazyLock<Vec<Selector>> = LazyLock::new(|| {
 /// Which of [`TAKEN`] and [`RESOURCES`] a page may have tags of, one bit each. Wherever such a name follows a `<` it counts,
 /// though it be in a comment: that costs time, no link.
 fn tags_of(html: &[u8]) -> u32 {
-    // By the first letter of the names.
-    static STARTS: LazyLock<[Vec<(&[u8], u32)>; 26]> = LazyLock::new(|| {
-        let mut starts: [Vec<(&[u8], u32)>; 26] = Default::default();
+    /// Names that begin with a letter, and their bits.
+    type Names = Vec<(&'static [u8], u32)>;
+    static STARTS: LazyLock<[Names; 26]> = LazyLock::new(|| {
+        let mut starts: [Names; 26] = Default::default();
         for (bit, taken) in TAKEN.iter().chain([&RESOURCES]).enumerate() {
             for name in taken.names {
                 let letter = name.as_bytes().first().map_or(0, |letter| usize::from(letter - b'a'));
