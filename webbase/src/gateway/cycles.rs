@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn the_first_cycle_has_classes_though_nobody_looked_before_it() {
         let two = vec![NodeId(1), NodeId(2)];
-        let coverage = Coverage::new(&[two.clone()], &[two]);
+        let coverage = Coverage::new(std::slice::from_ref(&two), std::slice::from_ref(&two));
         assert_eq!(looked_at(&committed(1), Some(&coverage)), json!({"a": 0, "b": 0, "c": 30}));
         // Of a later one nobody knows how many pages there were, and without plans not how many came.
         assert_eq!(looked_at(&committed(2), Some(&coverage)), Value::Null);
