@@ -16,8 +16,8 @@ pub(crate) const ALIGN: u64 = 4096;
 #[repr(C, align(4096))]
 struct AlignedBytes([u8; ALIGN as usize]);
 
-/// From so many bytes on, memory is asked for in large pages: sums are jumped about in, and with small pages a fifth of a round goes
-/// into finding them.
+/// From so many bytes on, memory is asked for in large pages: sums are jumped about in, and small pages take time to be found
+/// (benches/RESULTS.md has how much).
 const LARGE_BYTES: usize = 2 << 20;
 
 /// Bytes at whole blocks of memory.
