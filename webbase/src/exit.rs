@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   0  what was asked was done, and is durable
-//!   1  it was not; stderr says why
+//!   1  it was not; stderr says why, unless who reads stdout has left, as `head` does when it has enough
 //!   2  the command line or the config file makes no sense
 //!   3  something is damaged
 //!   4  there is no such page
@@ -36,5 +36,26 @@ pub(crate) fn code(e: &anyhow::Error) -> ExitCode {
         Some(Failure::NotFound(_)) => 4.into(),
         Some(Failure::Absent(_)) => 5.into(),
         None => ExitCode::FAILURE,
+    }
+}
+
+/// Whether stdout could not be written to because nobody reads it any more: who left knows.
+pub(crate) fn is_reader_gone(e: &anyhow::Error) -> bool {
+    let mut causes = e.chain().filter_map(|cause| cause.downcast_ref::<std::io::Error>());
+    e.to_string() == "cannot write to stdout" && causes.any(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Error, ErrorKind};
+
+    #[test]
+    fn only_a_reader_of_stdout_that_left_is_no_news() {
+        let failed =
+            |kind: ErrorKind, what: &'static str| anyhow::Error::from(Error::from(kind)).context(what);
+        assert!(is_reader_gone(&failed(ErrorKind::BrokenPipe, "cannot write to stdout")));
+        assert!(!is_reader_gone(&failed(ErrorKind::StorageFull, "cannot write to stdout")));
+        assert!(!is_reader_gone(&failed(ErrorKind::BrokenPipe, "the stream was cut off")));
     }
 }

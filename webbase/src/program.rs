@@ -65,7 +65,9 @@ pub fn main() -> ExitCode {
     match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
-            eprintln!("webbase: {e:#}");
+            if !exit::is_reader_gone(&e) {
+                eprintln!("webbase: {e:#}");
+            }
             exit::code(&e)
         }
     }
