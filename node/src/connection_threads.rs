@@ -20,6 +20,13 @@ pub struct ConnectionThreads {
 }
 
 impl ConnectionThreads {
+    /// How many a server that is alone on its machine does best with: half the cores. The others are the disk's, the packers' and
+    /// the system's, and the clients' where these are on the same machine; serving threads that have to share a core with whoever
+    /// asks sleep and are woken for each request, which costs more than the request.
+    pub fn advised() -> usize {
+        std::thread::available_parallelism().map_or(1, |cores| usize::from(cores).div_ceil(2))
+    }
+
     /// So many threads; with none of them connections are served by whoever accepts them.
     ///
     /// # Errors

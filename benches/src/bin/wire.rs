@@ -2,7 +2,7 @@
 //! directly, raw loopback TCP, and Redis GET of the same values.
 //!
 //! `wire --corpus FILE [--pages N] [--rounds N] [--dir DIR] [--only add,stream,lookup]
-//! [--threads N] [--depth 1|16]`, where N threads serve the node's connections. Redis is started here, on a free
+//! [--threads N] [--depth 1|16]`, where N threads serve the node's connections, as many as in `webbase node` unless told otherwise. Redis is started here, on a free
 //! port and without persistence; `redis.sh` installs it. Both sides of the lookups are loaded by the same generator: one
 //! thread, as many connections, as deep.
 
@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use webbase_benches::arguments::Arguments;
+use webbase_benches::cluster::{ClusterOptions, TestCluster, add_all};
 use webbase_benches::corpus::{Corpus, Random, repository_key};
 use webbase_benches::measure::{
     self, Cost, Work, alternate, median, print_setting, print_table, timed, touch,
@@ -21,13 +22,15 @@ use webbase_benches::measure::{
 use webbase_benches::ours::page;
 use webbase_node::wire::frame::{END, HEADER_BYTES, Header, Kind};
 use webbase_node::wire::message::{self, Hello, Key, Request};
-use webbase_node::{Client, ClientSettings, Server, Service, Settings, StreamRequest};
+use webbase_node::{Client, ClientSettings, ConnectionThreads, Server, Service, Settings, StreamRequest};
 use webbase_storage::{
     Compression, Options, Organization, Page, PageKey, PageStore, Record, StreamSpec, create, open, pack_page,
 };
 
 const BATCH_PAGES: usize = 1024;
 const CONNECTIONS: usize = 50;
+/// Batches that a repository's client has under way.
+const BATCHES: usize = 4;
 
 fn main() {
     let arguments = Arguments::from_env();
@@ -43,7 +46,7 @@ fn main() {
         rounds,
         lookups: arguments.number("--lookups", 100_000),
         raw_bytes: corpus.len_bytes(),
-        threads: arguments.number("--threads", 2),
+        threads: arguments.number("--threads", ConnectionThreads::advised()),
         depth: arguments.value("--depth").map(|depth| depth.parse().expect("--depth 1 or 16")),
     };
     if arguments.lists("--only", "add") {
@@ -131,13 +134,16 @@ impl Bench {
     }
 
     fn add(&self, compression: Compression) {
-        let names = ["direct", "wire, pages", "direct, records", "wire, records"];
+        let names = ["direct", "wire, pages", "direct, records", "wire, records", "a repository's client"];
         let records: Vec<Record> = self
             .pages
             .iter()
             .map(|page| pack_page(&repository_key(), page, compression, None).expect("a record"))
             .collect();
         let samples = alternate(&names, self.rounds, |n| {
+            if n == 4 {
+                return self.add_by_client(compression);
+            }
             let store = self.fresh(compression);
             let (_, cost) = match n {
                 0 => timed(|| {
@@ -187,6 +193,37 @@ impl Bench {
         let work = Work { pages: self.pages.len() as u64, bytes: self.raw_bytes };
         print_table(&format!("Adding, {compression:?}"), &samples, "direct", work);
         print_ratio("wire, records", "direct, records", &samples);
+    }
+
+    /// As programs add: the client packs pages, some batches are under way, each page is durable on its update node.
+    fn add_by_client(&self, compression: Compression) -> Cost {
+        let cluster = TestCluster::start(
+            &self.dir.join("repository"),
+            ClusterOptions {
+                update_nodes: 1,
+                read_nodes: 1,
+                replicas: 1,
+                update_organization: Organization::Log,
+                read_organization: Organization::Log,
+                compression,
+            },
+        );
+        let client = runtime(2);
+        let connected = client.block_on(cluster.client());
+        let ((), cost) = timed(|| {
+            client.block_on(async {
+                let mut under_way = tokio::task::JoinSet::new();
+                for batch in self.pages.chunks(BATCH_PAGES / 4) {
+                    if under_way.len() >= BATCHES {
+                        under_way.join_next().await.expect("a batch").expect("no panic");
+                    }
+                    let (connected, batch) = (connected.clone(), batch.to_vec());
+                    under_way.spawn(async move { add_all(&connected, &batch).await });
+                }
+                under_way.join_all().await;
+            });
+        });
+        cost
     }
 
     fn stream(&self, compression: Compression) {

@@ -1,12 +1,13 @@
 //! `webbase node`: one node.
 
 use std::net::SocketAddr;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use webbase::keys::Keys;
-use webbase_node::{Host, HostOptions, Role};
+use webbase_node::{ConnectionThreads, Host, HostOptions, Role};
 use webbase_storage::Organization;
 
 use crate::config::ConfigFile;
@@ -46,6 +47,9 @@ pub(crate) struct Node {
     /// What a store may occupy on disk, such as 500GB; without it the whole disk.
     #[arg(long, value_name = "BYTES")]
     capacity: Option<bytesize::ByteSize>,
+    /// Threads that serve connections; half of the cores by default. More pay where clients have machines of their own.
+    #[arg(long, value_name = "N")]
+    threads: Option<NonZeroUsize>,
     #[command(flatten)]
     keys: Keys,
     #[command(flatten)]
@@ -81,7 +85,8 @@ impl Node {
         options.storage.capacity_bytes = self.capacity.map(|size| size.as_u64());
         options.advertise = self.advertise;
         // Lookups are small: whoever reads a request answers it.
-        options.server.connection_threads = std::thread::available_parallelism().map_or(1, usize::from);
+        options.server.connection_threads =
+            self.threads.map_or_else(ConnectionThreads::advised, NonZeroUsize::get);
         self.keys.server(&mut options.server)?;
         self.keys.client(&mut options.client)?;
         set(&mut options.heartbeat, self.heartbeat_ms.map(Duration::from_millis));
