@@ -9,7 +9,7 @@
 //! The bandwidth is kept by a purse: so many reads a day come in, a plan takes what is there. Plans are made often, since pages are
 //! found all the time; that no page is read twice in a refresh cycle is the scheduler's to see to.
 
-mod belief;
+pub(super) mod belief;
 mod weights;
 
 use std::collections::HashMap;
@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 use tokio::time::Instant;
 
-use self::belief::{Belief, reading_of, until_listed};
+use self::belief::{Sites, reading_of, until_listed};
 use super::CrawlError;
 use super::ranked::Ranked;
 use super::worth::Worth;
@@ -38,8 +38,6 @@ const REPLANS: usize = 8;
 const PATIENCE: u32 = 20;
 /// How often a page is tried that its site calls changed, before that counts for nothing.
 const TOLD_TRIES: u8 = 3;
-/// Sites of which that is remembered.
-const SITES_MAX: usize = 1 << 20;
 
 /// What a visit came to.
 #[derive(Clone, Copy, Debug)]
@@ -68,7 +66,8 @@ pub(super) struct Agenda {
     purse: f64,
     planned_at_ms: Option<u64>,
     plan_again: Instant,
-    sites: HashMap<String, Belief>,
+    sites: Sites,
+    sites_path: PathBuf,
     /// Numbers of hosts, where there is a bandwidth to be shared out.
     hosts: HashMap<String, u32>,
     /// Pages that are to be read because their sites say that they changed, and how often that was tried in vain.
@@ -82,6 +81,7 @@ impl Agenda {
     pub(super) fn open(dir: &Path, settings: Option<Settings>) -> Result<Agenda, CrawlError> {
         let is_planning = settings.is_some();
         let (worth_path, ranked_path) = (dir.join("worth"), dir.join("ranked"));
+        let sites_path = dir.join("sites");
         Ok(Agenda {
             scheduler: Scheduler::new(settings.unwrap_or_default())?,
             visits: RefreshTable::open(&dir.join("visits"))?,
@@ -93,7 +93,8 @@ impl Agenda {
             purse: 0.0,
             planned_at_ms: None,
             plan_again: Instant::now(),
-            sites: HashMap::new(),
+            sites: Sites::open(&sites_path).map_err(CrawlError::Sites)?,
+            sites_path,
             hosts: HashMap::new(),
             told: HashMap::new(),
             planned: 0,
@@ -208,8 +209,7 @@ impl Agenda {
         let Some(changed_at_ms) = told.changed_at_ms.filter(|_| told.read_at_ms > 0) else {
             return false;
         };
-        let is_believed = self.sites.get(&told.host).is_none_or(Belief::is_believed);
-        if !is_believed || changed_at_ms <= told.read_at_ms {
+        if !self.sites.of(&told.host).is_believed() || changed_at_ms <= told.read_at_ms {
             return false;
         }
         self.told.insert(told.id, 0);
@@ -269,7 +269,7 @@ impl Agenda {
             }
             Came::Answer { signature, modified_at_ms, told_at_ms, kind, status } => {
                 // A page that does not say when it changed is dated by its site's own list, where that is believed.
-                let is_believed = self.sites.get(host_of(url)).is_none_or(Belief::is_believed);
+                let is_believed = self.sites.of(host_of(url)).is_believed();
                 let dated = modified_at_ms.or(told_at_ms.filter(|_| is_believed));
                 visit.read(now_s, signature, dated.map(seconds), kind, status)
             }
@@ -282,7 +282,7 @@ impl Agenda {
             self.weigh(id);
         }
         if self.told.remove(&id).is_some() {
-            let site = self.sites.entry(host_of(url).to_owned()).or_default();
+            let site = self.sites.of_mut(host_of(url));
             if changed { site.truths += 1 } else { site.lies += 1 }
         }
         Ok(self.is_dead(id))
@@ -315,15 +315,12 @@ impl Agenda {
 
     /// A list of a site's pages was as it was: so are the pages that it has.
     pub(super) fn listed(&mut self, row: &Row, at_ms: u64) {
-        if self.sites.len() > SITES_MAX {
-            self.sites.clear();
-        }
-        self.sites.entry(row.host().to_owned()).or_default().listed_at_ms = Some(at_ms);
+        self.sites.of_mut(row.host()).listed_at_ms = Some(at_ms);
     }
 
     /// Whether a page's site would have said that it changed: then it need not be asked. Until when that counts.
     fn is_told(&self, row: &Row, now_ms: u64) -> Option<u64> {
-        let site = self.sites.get(row.host()).filter(|site| site.is_believed() && row.is_listed)?;
+        let site = Some(self.sites.of(row.host())).filter(|site| site.is_believed() && row.is_listed)?;
         let until = until_listed(site.listed_at_ms?);
         let wait = self.settings().longest_wait_days.unwrap_or(90.0) * DAY_MS;
         // A page whose site says nothing true is still read once in the longest wait.
@@ -346,8 +343,9 @@ impl Agenda {
         Ok(self.visits.sync()?)
     }
 
-    /// Writes down what pages are worth.
+    /// Writes down what pages are worth, and which sites are believed.
     pub(super) fn save(&self) -> Result<(), CrawlError> {
+        self.sites.save(&self.sites_path).map_err(CrawlError::Sites)?;
         self.worth.save(&self.worth_path).map_err(CrawlError::Worth)
     }
 

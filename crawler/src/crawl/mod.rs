@@ -30,6 +30,7 @@ mod scope;
 mod sink;
 mod spool;
 mod state;
+mod summed_file;
 #[cfg(test)]
 mod tests;
 mod worth;
@@ -59,12 +60,13 @@ use self::keeper::Keeper;
 pub(crate) fn fuzz_files(bytes: &[u8]) {
     worth::fuzz(bytes);
     ranked::fuzz(bytes);
+    agenda::belief::fuzz(bytes);
 }
 
 /// Such files, without their checksums.
 #[cfg(test)]
 pub(crate) fn fuzz_samples() -> Vec<Vec<u8>> {
-    vec![worth::fuzz_sample(), ranked::fuzz_sample()]
+    vec![worth::fuzz_sample(), ranked::fuzz_sample(), agenda::belief::fuzz_sample()]
 }
 
 /// How to crawl.
@@ -152,6 +154,9 @@ pub enum CrawlError {
     /// What pages are worth cannot be read or written.
     #[error("what pages are worth: {0}")]
     Worth(std::io::Error),
+    /// Which sites are believed cannot be read or written.
+    #[error("what sites say of their pages: {0}")]
+    Sites(std::io::Error),
     /// The schedule cannot be kept.
     #[error("the schedule: {0}")]
     Schedule(#[from] BadSetting),

@@ -8,11 +8,10 @@
 //! It is taken over when a crawl begins ([`Ranked::new`]) and kept in the crawl's folder, so that whoever looks at the crawl while it does
 //! not run sees what it goes by. What is damaged is as if it were not there: the next crawl takes it over again.
 
-use std::fs::File;
 use std::io;
 use std::path::Path;
 
-use webbase_storage::crc64;
+use super::summed_file::{self, summed, unsummed};
 
 const MAGIC: [u8; 8] = *b"WBCR\x01\0\0\0";
 
@@ -50,11 +49,7 @@ impl Ranked {
     }
 
     fn read(bytes: &[u8]) -> Option<Ranked> {
-        let (body, sum) = bytes.split_last_chunk::<8>()?;
-        if crc64(body) != u64::from_le_bytes(*sum) {
-            return None;
-        }
-        let (at_ms, rest) = body.strip_prefix(&MAGIC)?.split_first_chunk::<8>()?;
+        let (at_ms, rest) = unsummed(bytes)?.strip_prefix(&MAGIC)?.split_first_chunk::<8>()?;
         let (count, rest) = rest.split_first_chunk::<8>()?;
         let (pairs, []) = rest.as_chunks::<8>() else { return None };
         let pair =
@@ -66,10 +61,7 @@ impl Ranked {
 
     /// Writes it beside the file, and then in its place.
     pub(super) fn save(&self, path: &Path) -> io::Result<()> {
-        let beside = path.with_extension("new");
-        std::fs::write(&beside, self.encode())?;
-        File::open(&beside)?.sync_data()?;
-        std::fs::rename(beside, path)
+        summed_file::replace(path, &self.encode())
     }
 
     fn encode(&self) -> Vec<u8> {
@@ -77,8 +69,7 @@ impl Ranked {
         bytes.extend(self.at_ms.unwrap_or(0).to_le_bytes());
         bytes.extend((self.of.len() as u64).to_le_bytes());
         self.of.iter().flatten().for_each(|value| bytes.extend(value.to_le_bytes()));
-        bytes.extend(crc64(&bytes).to_le_bytes());
-        bytes
+        summed(bytes)
     }
 
     /// When it was computed.

@@ -164,6 +164,11 @@ fn dates_of_a_sites_list_date_changes_unless_the_site_lies() {
         comes(&mut state, id, answer(1), BEGAN + 2 * DAY_MS);
     }
     assert_eq!(rate_of(&mut state, 4, Some(BEGAN + DAY_MS)), undated);
+    // Nor when the crawl goes on another day.
+    state.agenda.save().unwrap();
+    drop(state);
+    let mut state = open(dir.path());
+    assert_eq!(rate_of(&mut state, 5, Some(BEGAN + DAY_MS)), undated);
 }
 
 #[test]

@@ -12,11 +12,10 @@
 //! It is written now and then. After a kill pages have what they had then: worth is an estimate, and mends itself. So what is damaged,
 //! or from before there were versions, is as if it were not there; a file of a later version is refused.
 
-use std::fs::File;
 use std::io;
 use std::path::Path;
 
-use webbase_storage::crc64;
+use super::summed_file::{self, summed, unsummed};
 
 const MAGIC: [u8; 4] = *b"WBCW";
 const VERSION: u32 = 1;
@@ -31,19 +30,14 @@ pub(super) struct Worth {
 impl Worth {
     /// Opens what was saved, if anything was that makes sense.
     pub(super) fn open(path: &Path) -> io::Result<Worth> {
-        let bytes = match std::fs::read(path) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Worth::default()),
-            read => read?,
-        };
+        let Some(bytes) = summed_file::read(path)? else { return Ok(Worth::default()) };
         let wrong = |what| io::Error::new(io::ErrorKind::InvalidData, format!("{}: {what}", path.display()));
         Worth::decode(&bytes).map(Option::unwrap_or_default).map_err(wrong)
     }
 
     /// Reads a file; `None` when it is damaged, or none.
     fn decode(bytes: &[u8]) -> Result<Option<Worth>, String> {
-        let whole =
-            bytes.split_last_chunk::<8>().filter(|(body, sum)| crc64(body) == u64::from_le_bytes(**sum));
-        let Some(body) = whole.and_then(|(body, _)| body.strip_prefix(&MAGIC)) else { return Ok(None) };
+        let Some(body) = unsummed(bytes).and_then(|body| body.strip_prefix(&MAGIC)) else { return Ok(None) };
         let Some((version, body)) = body.split_first_chunk::<4>() else { return Ok(None) };
         match u32::from_le_bytes(*version) {
             VERSION => Ok(numbers(body)),
@@ -55,10 +49,7 @@ impl Worth {
 
     /// Writes it beside the file, and then in its place.
     pub(super) fn save(&self, path: &Path) -> io::Result<()> {
-        let beside = path.with_extension("new");
-        std::fs::write(&beside, self.encode())?;
-        File::open(&beside)?.sync_data()?;
-        std::fs::rename(beside, path)
+        summed_file::replace(path, &self.encode())
     }
 
     fn encode(&self) -> Vec<u8> {
@@ -67,8 +58,7 @@ impl Worth {
         for number in self.cash.iter().chain(&self.kept) {
             bytes.extend_from_slice(&number.to_le_bytes());
         }
-        bytes.extend_from_slice(&crc64(&bytes).to_le_bytes());
-        bytes
+        summed(bytes)
     }
 
     /// There are so many pages.
@@ -168,12 +158,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("worth");
         assert!(Worth::open(&path).unwrap().cash.is_empty(), "there is none");
-        let summed = |body: &[u8]| [body, &crc64(body).to_le_bytes()].concat();
-        std::fs::write(&path, summed(b"WBCW\x02\0\0\0whatever comes then")).unwrap();
+        std::fs::write(&path, summed(b"WBCW\x02\0\0\0whatever comes then".to_vec())).unwrap();
         let refused = Worth::open(&path).unwrap_err().to_string();
         assert!(refused.contains("worth: it has version 2, this program knows 1"), "{refused}");
         let before_versions = [&1_u64.to_le_bytes()[..], &1_f32.to_le_bytes(), &1_f32.to_le_bytes()].concat();
-        std::fs::write(&path, summed(&before_versions)).unwrap();
+        std::fs::write(&path, summed(before_versions)).unwrap();
         assert!(Worth::open(&path).unwrap().cash.is_empty());
     }
 }
