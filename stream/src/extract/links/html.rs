@@ -210,9 +210,7 @@ pub(super) fn gather(html: &str, found: &mut Resolver) {
     if let Some(base) = page.base.as_deref().and_then(|base| found.join(base)) {
         found.set_base(base);
     }
-    for raw in &page.links {
-        found.add(&raw.href, raw.kind, raw.nofollow);
-    }
+    found.add_all(page.links.iter().map(|raw| (&*raw.href, raw.kind, raw.nofollow)));
     if page.nofollow {
         found.follow_none();
     }
