@@ -10,7 +10,7 @@
 #   wrk      all pages again and again: what nginx gives
 #   fetch    the same through the web interface alone (src/bin/fetch.rs)
 #   webbase  `webbase crawl` into `webbase up`: links, storing, metadata, from the sites' index pages
-#   scrapy   a spider that follows links and stores bodies (crawl-spider.py)
+#   scrapy   a spider that follows links and stores bodies (crawl-spider.py), for SCRAPY_TIME seconds, of which the second half counts
 #   wget     -r of each site, one process a site
 #   million  (only when asked for) lists that lead to a million URLs at 100 sites: memory of the crawl as they become known
 #
@@ -22,7 +22,7 @@ set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 work=$here/work/crawl
 rounds=${1:-3}
-: "${TIME:=15}" "${COPIES:=4}" "${PORT:=8099}" "${TARGET:=$here/../target/release}" "${CONTESTANTS:=wrk fetch webbase scrapy wget}"
+: "${TIME:=15}" "${SCRAPY_TIME:=60}" "${COPIES:=4}" "${PORT:=8099}" "${TARGET:=$here/../target/release}" "${CONTESTANTS:=wrk fetch webbase scrapy wget}"
 mkdir -p "$work"
 [ -d "$work/sites" ] || "$here/crawl-sites.sh" "$work"
 if [ ! -x "$work/venv/bin/scrapy" ] && [[ $CONTESTANTS == *scrapy* ]]; then
@@ -137,7 +137,7 @@ million_() {
 scrapy_() {
     rm -rf "$run/scrapy"
     mkdir "$run/scrapy"
-    "$work/venv/bin/python" "$here/crawl-spider.py" "$run/seeds" "$sites" "$run/scrapy/pages" "$TIME" 2>"$run/scrapy.log"
+    "$work/venv/bin/python" "$here/crawl-spider.py" "$run/seeds" "$sites" "$run/scrapy/pages" "$SCRAPY_TIME" 2>"$run/scrapy.log"
 }
 
 wget_() {

@@ -17,6 +17,7 @@
 //! 2. URLs are handed out host by host in turn, a few of each at a time ([`Frontier::hand_out`]): hosts are counted in memory,
 //!    and a host's next URLs are one range of `waiting`. No step looks at more than that, however many URLs wait.
 
+mod changes;
 mod row;
 mod seen;
 #[cfg(test)]
@@ -25,13 +26,14 @@ mod turns;
 
 use std::path::Path;
 
-use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
+use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 use url::Url;
 use webbase_storage::url::canonical_of;
 
 pub(crate) use self::row::host_of;
 pub use self::row::{Found, Row, State, What};
 
+use self::changes::Changes;
 use self::seen::{Link, Seen};
 use self::turns::Turns;
 use crate::fetcher::Priority;
@@ -254,11 +256,15 @@ impl Frontier {
         Ok(self.row(id)?.map(|row| (id, row)))
     }
 
-    /// The number of a URL that was seen lately: in memory, for every link of every page.
-    pub fn recent(&self, url: &Url) -> Option<UrlId> {
+    /// The number of a URL that was seen lately, in memory, for every link of every page; or else what its name is looked for by.
+    ///
+    /// # Errors
+    /// The name, for [`Found::named`]; `None` for what is no URL of a page.
+    pub fn recent(&self, url: &Url) -> std::result::Result<UrlId, Option<(String, u128)>> {
         match self.seen.look_at(canonical_of(url).ok()) {
-            Link::Known(id) => Some(id),
-            _ => None,
+            Link::Known(id) => Ok(id),
+            Link::New(canonical, key) => Err(Some((canonical, key))),
+            Link::None => Err(None),
         }
     }
 
@@ -288,17 +294,23 @@ impl Frontier {
         let mut learned = Learned::default();
         if !became.is_empty() || !found.is_empty() {
             let mut changes = Changes::begin(&self.database)?;
-            changes.became(became)?;
-            for found in found {
-                match self.seen.look(&found.url) {
+            let mut tables = changes.tables()?;
+            tables.became(became)?;
+            for mut found in found {
+                let link = match found.named.take() {
+                    Some((canonical, key)) => self.seen.look_again(canonical, key),
+                    None => self.seen.look(&found.url),
+                };
+                match link {
                     Link::None => {}
-                    Link::Known(id) => changes.known(id, &found, &mut learned)?,
+                    Link::Known(id) => tables.known(id, &found, &mut learned)?,
                     Link::New(canonical, key) => {
-                        let place = changes.keep(&found)?;
+                        let place = tables.keep(&found)?;
                         self.seen.wait(place, found, canonical, key);
                     }
                 }
             }
+            drop(tables);
             self.turns.take(changes.commit()?);
         }
         if self.seen.is_time(self.turns.is_idle()) {
@@ -322,21 +334,23 @@ impl Frontier {
     fn settle_into(&mut self, learned: &mut Learned) -> Result<()> {
         let settled = self.seen.settle()?;
         let mut changes = Changes::begin(&self.database)?;
+        let mut tables = changes.tables()?;
         for (link, id) in settled {
-            changes.forget(link.place)?;
+            tables.forget(link.place)?;
             // A row may be missing for an id that is not new, where a pass was cut off.
-            if id >= self.rows && !changes.has(id)? {
+            if id >= self.rows && !tables.has(id)? {
                 // Only the scheduler's own business waits for it: what somebody asked for, and sitemaps, are read at once.
                 let waits = self.found_waits
                     || link.found.urgency < Priority::Refresh as u8
                     || link.found.what != What::Page;
-                let row = changes.add(id, Row::of(&link.found, waits))?;
+                let row = tables.add(id, Row::of(&link.found, waits))?;
                 learned.new.push((id, row));
                 learned.dealt.push((id, link.found.share));
             } else {
-                changes.known(id, &link.found, learned)?;
+                tables.known(id, &link.found, learned)?;
             }
         }
+        drop(tables);
         self.turns.take(changes.commit()?);
         self.rows = self.seen.len();
         Ok(())
@@ -347,10 +361,12 @@ impl Frontier {
     /// # Errors
     /// When the file cannot be written.
     pub fn set(&mut self, rows: &[Became]) -> Result<()> {
-        let changes = Changes::begin(&self.database)?;
+        let mut changes = Changes::begin(&self.database)?;
+        let mut tables = changes.tables()?;
         for Became { id, row } in rows {
-            changes.writing.open_table(ROWS)?.insert(id, row.encode().as_slice())?;
+            tables.set(*id, row)?;
         }
+        drop(tables);
         self.turns.take(changes.commit()?);
         Ok(())
     }
@@ -361,13 +377,15 @@ impl Frontier {
     /// When the file cannot be written.
     pub fn want(&mut self, pages: &[(UrlId, Priority)]) -> Result<()> {
         let mut changes = Changes::begin(&self.database)?;
+        let mut tables = changes.tables()?;
         for (id, priority) in pages {
-            let Some(row) = changes.row(*id)? else { continue };
+            let Some(row) = tables.row(*id)? else { continue };
             if row.state != State::Waiting {
                 let row = Row { state: State::Waiting, tries: 0, urgency: *priority as u8, ..row };
-                changes.became(&[Became { id: *id, row }])?;
+                tables.became(&[Became { id: *id, row }])?;
             }
         }
+        drop(tables);
         self.turns.take(changes.commit()?);
         Ok(())
     }
@@ -402,119 +420,6 @@ impl Frontier {
     pub fn take_back(&mut self, host: &str, id: UrlId) {
         self.turns.take_back(host, id);
     }
-}
-
-/// A transaction.
-struct Changes {
-    writing: WriteTransaction,
-    arrivals: u64,
-    /// By how much the number of waiting URLs of hosts changes.
-    waiting: Vec<(String, i64)>,
-    /// URLs that are no longer handed out.
-    done: Vec<(String, UrlId)>,
-}
-
-impl Changes {
-    fn begin(database: &Database) -> Result<Changes> {
-        let writing = database.begin_write()?;
-        let arrivals = writing.open_table(FACTS)?.get(ARRIVALS)?.map_or(0, |found| found.value());
-        Ok(Changes { writing, arrivals, waiting: Vec::new(), done: Vec::new() })
-    }
-
-    fn row(&self, id: UrlId) -> Result<Option<Row>> {
-        get(&self.writing.open_table(ROWS)?, id)
-    }
-
-    fn has(&self, id: UrlId) -> Result<bool> {
-        Ok(self.writing.open_table(ROWS)?.get(id)?.is_some())
-    }
-
-    /// Writes the row of a new URL.
-    fn add(&mut self, id: UrlId, row: Row) -> Result<Row> {
-        let mut rows = self.writing.open_table(ROWS)?;
-        let mut waiting = self.writing.open_table(WAITING)?;
-        let row = place(row, id, &mut self.arrivals, &mut waiting, &mut self.waiting)?;
-        rows.insert(id, row.encode().as_slice())?;
-        Ok(row)
-    }
-
-    /// Writes rows of URLs that are known.
-    fn became(&mut self, became: &[Became]) -> Result<()> {
-        let mut rows = self.writing.open_table(ROWS)?;
-        let mut waiting = self.writing.open_table(WAITING)?;
-        for one in became {
-            if let Some(before) = get(&rows, one.id)?
-                && let Some((urgency, order)) = before.place
-                && waiting.remove((before.host(), urgency, order))?.is_some()
-            {
-                self.waiting.push((before.host().to_owned(), -1));
-                self.done.push((before.host().to_owned(), one.id));
-            }
-            let row = one.row.clone();
-            let row = place(row, one.id, &mut self.arrivals, &mut waiting, &mut self.waiting)?;
-            rows.insert(one.id, row.encode().as_slice())?;
-        }
-        Ok(())
-    }
-
-    /// A link to a URL that is known.
-    fn known(&mut self, id: UrlId, found: &Found, learned: &mut Learned) -> Result<()> {
-        if found.share > 0.0 {
-            learned.dealt.push((id, found.share));
-        }
-        if found.says_something()
-            && let Some(mut row) = self.row(id)?
-        {
-            let Found { changed_at_ms, again, .. } = *found;
-            let before = (row.is_listed, row.told_at_ms, row.is_part);
-            row.is_listed |= changed_at_ms.is_some();
-            row.told_at_ms = changed_at_ms.or(row.told_at_ms);
-            row.is_part |= found.is_part();
-            if before != (row.is_listed, row.told_at_ms, row.is_part) {
-                self.writing.open_table(ROWS)?.insert(id, row.encode().as_slice())?;
-            }
-            let (host, read_at_ms) = (row.host().to_owned(), row.read_at_ms);
-            learned.told.push(Told { id, host, changed_at_ms, read_at_ms, again });
-        }
-        Ok(())
-    }
-
-    /// Keeps a link that has no id yet.
-    fn keep(&mut self, found: &Found) -> Result<u64> {
-        self.arrivals += 1;
-        self.writing.open_table(FOUND)?.insert(self.arrivals, found.encode().as_slice())?;
-        Ok(self.arrivals)
-    }
-
-    fn forget(&mut self, place: u64) -> Result<()> {
-        self.writing.open_table(FOUND)?.remove(place)?;
-        Ok(())
-    }
-
-    /// Makes it durable.
-    fn commit(self) -> Result<turns::Moved> {
-        self.writing.open_table(FACTS)?.insert(ARRIVALS, self.arrivals)?;
-        self.writing.commit()?;
-        Ok(turns::Moved { waiting: self.waiting, done: self.done })
-    }
-}
-
-/// Puts a row among those that wait, if it does.
-fn place(
-    mut row: Row,
-    id: UrlId,
-    arrivals: &mut u64,
-    waiting: &mut redb::Table<'_, (&'static str, u8, u64), UrlId>,
-    changes: &mut Vec<(String, i64)>,
-) -> Result<Row> {
-    row.place = None;
-    if row.state == State::Waiting {
-        *arrivals += 1;
-        row.place = Some((row.urgency, *arrivals));
-        waiting.insert((row.host(), row.urgency, *arrivals), id)?;
-        changes.push((row.host().to_owned(), 1));
-    }
-    Ok(row)
 }
 
 fn get(rows: &impl ReadableTable<UrlId, &'static [u8]>, id: UrlId) -> Result<Option<Row>> {

@@ -404,7 +404,7 @@ impl<S: Sink> Keeper<S> {
         }
     }
 
-    /// Writes a batch: spool, agenda, frontier; and sends it on its way to the repository. Pages are read while they are spooled.
+    /// Writes a batch: spool, agenda, frontier. Pages are read while they are spooled, and are on their way to the repository then.
     fn write(
         &mut self,
         mut batch: Batch,
@@ -452,12 +452,14 @@ impl<S: Sink> Keeper<S> {
             batch.found.extend(reading.found);
             batch.became.push(Became { id, row: reading.row });
         }
+        // The pages are in the spool, so they may go their way meanwhile: what is added again after a kill is the same version. Their
+        // half of the spool is emptied when the next batch is here, and so never before the frontier knows of them.
+        self.delivered()?;
+        self.delivery.begin(pages, batch.seen);
         self.state.agenda.deal(&dealt);
         self.state.agenda.sync()?;
         let found = std::mem::take(&mut batch.found);
         self.commit(&batch.became, found)?;
-        self.delivered()?;
-        self.delivery.begin(pages, batch.seen);
         if self.saved_at.elapsed() >= SAVE_EVERY {
             self.saved_at = Instant::now();
             self.state.agenda.save()?;

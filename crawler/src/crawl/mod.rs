@@ -8,8 +8,9 @@
 //!
 //! The keeper is one thread of its own: it takes outcomes in batches, finds links on all cores, and brings each batch to disk in this
 //! order: pages to the spool (`spool.rs`), what the visit said to the agenda (`agenda.rs`), URLs and links to the
-//! [frontier](crate::frontier), pages to the repository (`delivery.rs`), which may take as long as the next batch does. Killed anywhere
-//! in between it goes on from the spool: nothing that came is fetched again, nothing that was acknowledged is lost.
+//! [frontier](crate::frontier). Once they are in the spool, pages are on their way to the repository (`delivery.rs`), which may take until
+//! the next batch is there. Killed anywhere in between it goes on from the spool, which is emptied when both are done: nothing that came is
+//! fetched again, nothing that was acknowledged is lost.
 //!
 //! Without a bandwidth a crawl reads what it finds, and ends when it has it. With one ([`Settings::schedule`]) the page scheduler
 //! decides what is read: first reads by importance, refreshes by the policy, what sites say has changed and what the repository says

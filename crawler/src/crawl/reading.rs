@@ -109,12 +109,15 @@ impl Reading {
                 }
                 for link in links::links(&page.facts.mime, &unpacked.bytes, url) {
                     // Most links of a page are those of the page before it.
-                    if let Some(id) = frontier.recent(&link) {
-                        self.known.push(id);
-                        continue;
-                    }
+                    let named = match frontier.recent(&link) {
+                        Ok(id) => {
+                            self.known.push(id);
+                            continue;
+                        }
+                        Err(named) => named,
+                    };
                     let is_suspect = is_xml_suspect(link.as_str(), is_xml);
-                    let found = Found { is_suspect, ..Found::page(&link, depth, Priority::Discovery) };
+                    let found = Found { is_suspect, named, ..Found::page(&link, depth, Priority::Discovery) };
                     self.admit(&link, found, scope);
                 }
                 if is_xml {

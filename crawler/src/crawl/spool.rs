@@ -18,7 +18,7 @@
 //! Emptying is not synced: after a power cut a batch may be there again. Adding a page twice is harmless: both are the same version.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, IoSlice, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -89,23 +89,25 @@ impl Spool {
         if pages.is_empty() {
             return Ok(());
         }
-        let bodies: usize = pages.iter().map(|page| page.body.len() + page.head.len() + 256).sum();
-        let mut bytes = Vec::with_capacity(bodies);
-        bytes.extend_from_slice(&MAGIC);
-        bytes.extend_from_slice(&number.to_le_bytes());
+        // Bodies go to the file as they are; what stands between them is gathered, so that there are few writes.
+        let (mut between, mut small) = (Vec::new(), [MAGIC.as_slice(), &number.to_le_bytes()].concat());
         for page in pages {
             let facts = (&page.facts, page.head.len() as u64);
             let facts = postcard::to_stdvec(&facts).map_err(io::Error::other)?;
             let parts = [facts.as_slice(), &page.head, &page.body];
             let length = parts.iter().map(|part| part.len()).sum::<usize>();
             let length = u32::try_from(length).map_err(io::Error::other)?;
-            bytes.extend_from_slice(&length.to_le_bytes());
-            bytes.extend_from_slice(&sum(parts).to_le_bytes());
-            parts.iter().for_each(|part| bytes.extend_from_slice(part));
+            small.extend_from_slice(&length.to_le_bytes());
+            small.extend_from_slice(&sum(parts).to_le_bytes());
+            small.extend_from_slice(&facts);
+            small.extend_from_slice(&page.head);
+            between.push(std::mem::take(&mut small));
         }
+        let slices = between.iter().zip(pages).flat_map(|(small, page)| [small.as_slice(), &page.body]);
+        let mut slices: Vec<IoSlice<'_>> = slices.map(IoSlice::new).collect();
         let file = self.file(number);
         file.seek(SeekFrom::Start(0))?;
-        file.write_all(&bytes)?;
+        write_all(file, &mut slices)?;
         file.sync_data()
     }
 
@@ -123,6 +125,20 @@ impl Spool {
         let [even, odd] = &mut self.files;
         if number.is_multiple_of(2) { even } else { odd }
     }
+}
+
+/// Writes all slices, as many at a time as the system takes.
+fn write_all(file: &mut File, mut slices: &mut [IoSlice<'_>]) -> io::Result<()> {
+    IoSlice::advance_slices(&mut slices, 0); // without those that are empty
+    while !slices.is_empty() {
+        match file.write_vectored(slices) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => IoSlice::advance_slices(&mut slices, written),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
 }
 
 fn sum<const N: usize>(parts: [&[u8]; N]) -> u64 {

@@ -149,12 +149,14 @@ impl Wire {
 fn last_head(bytes: &[u8]) -> &[u8] {
     let mut rest = bytes;
     loop {
-        let crlf = rest.windows(4).position(|four| four == b"\r\n\r\n").map(|at| at + 4);
-        let lf = rest.windows(2).position(|two| two == b"\n\n").map(|at| at + 2);
-        let end = match (crlf, lf) {
-            (Some(a), Some(b)) => a.min(b),
-            (a, b) => a.or(b).unwrap_or(rest.len()),
-        };
+        // An empty line ends it, and is near: what follows, the body, is not looked at.
+        let lines = rest.iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at + 1);
+        let mut ends = lines.filter_map(|after| match rest.get(after..)? {
+            [b'\n', ..] => Some(after + 1),
+            [b'\r', b'\n', ..] => Some(after + 2),
+            _ => None,
+        });
+        let end = ends.next().unwrap_or(rest.len());
         let (head, after) = rest.split_at(end);
         if head.get(9..10) != Some(b"1") || after.is_empty() {
             return head;

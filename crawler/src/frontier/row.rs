@@ -159,6 +159,9 @@ pub struct Found {
     pub changed_at_ms: Option<u64>,
     /// What the page that links to it deals it: see `crawl/worth.rs`.
     pub share: f32,
+    /// Its canonical form and the key of that, where whoever found it has them already; they are not written down.
+    #[serde(skip)]
+    pub named: Option<(String, u128)>,
 }
 
 impl Found {
@@ -174,6 +177,7 @@ impl Found {
             again: false,
             changed_at_ms: None,
             share: 0.0,
+            named: None,
         }
     }
 

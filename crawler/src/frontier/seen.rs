@@ -81,6 +81,11 @@ impl Seen {
             return Link::None;
         };
         let key = self.urls.key_of(&canonical);
+        self.look_again(canonical, key)
+    }
+
+    /// The same for a canonical URL and its key.
+    pub(super) fn look_again(&self, canonical: String, key: u128) -> Link {
         match self.recent.get(slot(key)) {
             Some(entry) if entry >> 32 == key >> 32 && *entry != 0 => Link::Known(*entry as u32),
             _ => Link::New(canonical, key),

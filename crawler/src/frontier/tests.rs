@@ -77,11 +77,13 @@ fn a_pass_that_was_cut_off_is_made_again() {
     let mut frontier = Frontier::open(dir.path()).unwrap();
     frontier.commit(&[], vec![found("http://a.example/0")]).unwrap();
     let mut changes = Changes::begin(&frontier.database).unwrap();
+    let mut tables = changes.tables().unwrap();
     for url in ["http://a.example/1", "http://a.example/0", "http://b.example/2", "http://a.example/1"] {
         let Link::New(canonical, key) = frontier.seen.look(url) else { continue };
-        let place = changes.keep(&found(url)).unwrap();
+        let place = tables.keep(&found(url)).unwrap();
         frontier.seen.wait(place, found(url), canonical, key);
     }
+    drop(tables);
     changes.commit().unwrap();
     assert_eq!(frontier.seen.settle().unwrap().len(), 3, "one of them was seen lately");
     drop(frontier);

@@ -23,9 +23,12 @@ pub struct Content<'a> {
     modified_at_ms: Option<u64>,
     head: Bytes,
     coded: Bytes,
+    /// The body of a page whose codings are off already.
+    unpacked: Option<&'a [u8]>,
     body: OnceCell<Bytes>,
     encoding: OnceCell<(&'static Encoding, usize)>,
-    text: OnceCell<String>,
+    /// None where the body is UTF-8 already.
+    text: OnceCell<Option<String>>,
 }
 
 impl<'a> Content<'a> {
@@ -47,6 +50,7 @@ impl<'a> Content<'a> {
             modified_at_ms: seen.modified_at_ms(),
             head: record.head(dictionaries)?,
             coded: record.body(dictionaries)?,
+            unpacked: None,
             body: OnceCell::new(),
             encoding: OnceCell::new(),
             text: OnceCell::new(),
@@ -64,6 +68,7 @@ impl<'a> Content<'a> {
             modified_at_ms: page.modified_at_ms,
             head: Bytes::copy_from_slice(page.head),
             coded: Bytes::copy_from_slice(page.body),
+            unpacked: None,
             body: OnceCell::new(),
             encoding: OnceCell::new(),
             text: OnceCell::new(),
@@ -72,9 +77,7 @@ impl<'a> Content<'a> {
 
     /// A page that is in no repository (yet), whose content coding is off already, whatever its head says.
     pub fn of_unpacked(page: &Page<'a>) -> Content<'a> {
-        let content = Content::of_page(page);
-        content.body.get_or_init(|| content.coded.clone());
-        content
+        Content { unpacked: Some(page.body), ..Content::of_page(&Page { body: &[], ..*page }) }
     }
 
     /// Its key.
@@ -124,7 +127,7 @@ impl<'a> Content<'a> {
     /// The body without chunks and content codings. What a coding leaves readable of a broken body counts, up to a limit; a
     /// body in a coding that is not known here stays as it is, and so does one that is not coded as its head says.
     pub fn body(&self) -> &[u8] {
-        self.body.get_or_init(|| self.decoded())
+        self.unpacked.unwrap_or_else(|| self.body.get_or_init(|| self.decoded()))
     }
 
     fn decoded(&self) -> Bytes {
@@ -157,7 +160,15 @@ impl<'a> Content<'a> {
 
     /// The body as text, in whatever character set it is. Bytes that make no sense become U+FFFD.
     pub fn text(&self) -> &str {
-        self.text.get_or_init(|| charset::decode(self.body(), self.charset()).into_owned())
+        let text = self.text.get_or_init(|| match charset::decode(self.body(), self.charset()) {
+            Cow::Borrowed(_) => None,
+            Cow::Owned(text) => Some(text),
+        });
+        match text {
+            Some(text) => text,
+            None => std::str::from_utf8(self.body().get(self.charset().1..).unwrap_or_default())
+                .unwrap_or_default(),
+        }
     }
 
     /// Whether it says that it is XML and not HTML; a page that says nothing is taken for XML if it begins so.

@@ -1,4 +1,5 @@
-//! Links of HTML. Tags are tokenized as browsers do; only those that can have links are looked into, so the rest costs little.
+//! Links of HTML. Tags are tokenized as browsers do; only those that can have links are looked into, so the rest costs little. What is
+//! plain of a page ([`plain`]) does not even go through the tokenizer.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -7,6 +8,7 @@ use std::sync::LazyLock;
 use lol_html::html_content::{Element, TextChunk};
 use lol_html::{ElementContentHandlers, HtmlRewriter, Selector, Settings};
 
+use super::plain::{self, Attributes, Plain};
 use super::resolve::Resolver;
 use super::{LinkKind, says_nofollow};
 
@@ -47,52 +49,71 @@ const NESTED_MAX: u32 = 2;
 const RAW_MAX: usize = 4 * super::LINKS_MAX;
 
 /// A link as it stands in the page.
-struct Raw {
-    href: String,
+#[derive(Debug, PartialEq, Eq)]
+struct Raw<'p> {
+    href: Cow<'p, str>,
     kind: LinkKind,
     nofollow: bool,
 }
 
-#[derive(Default)]
-struct Gathered {
-    links: Vec<Raw>,
-    base: Option<String>,
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Gathered<'p> {
+    links: Vec<Raw<'p>>,
+    base: Option<Cow<'p, str>>,
     nofollow: bool,
     /// What stands in `noscript` elements; the last is still growing.
     noscript: Vec<String>,
 }
 
-impl Gathered {
-    fn add(&mut self, href: Option<String>, kind: LinkKind, nofollow: bool) {
+/// A start tag, whoever read it.
+trait Tag<'p> {
+    /// The value of an attribute, with its entities.
+    fn attribute(&self, name: &str) -> Option<Cow<'p, str>>;
+}
+
+impl<'p> Tag<'p> for Element<'_, '_> {
+    fn attribute(&self, name: &str) -> Option<Cow<'p, str>> {
+        self.get_attribute(name).map(Cow::Owned)
+    }
+}
+
+impl<'p> Tag<'p> for Attributes<'_, 'p> {
+    fn attribute(&self, name: &str) -> Option<Cow<'p, str>> {
+        self.get(name)
+    }
+}
+
+impl<'p> Gathered<'p> {
+    fn add(&mut self, href: Option<Cow<'p, str>>, kind: LinkKind, nofollow: bool) {
         if let Some(href) = href.filter(|_| self.links.len() < RAW_MAX) {
             self.links.push(Raw { href: decoded(href), kind, nofollow });
         }
     }
 
-    fn take(&mut self, take: Take, element: &Element<'_, '_>) {
+    fn take(&mut self, take: Take, tag: &impl Tag<'p>) {
         match take {
-            Take::Anchor => self.anchor(element),
-            Take::Link => self.link(element),
-            Take::Base => self.base(element),
-            Take::Meta => self.meta(element),
-            Take::Frame => self.add(element.get_attribute("src"), LinkKind::Frame, false),
-            Take::Cite => self.add(element.get_attribute("cite"), LinkKind::Page, false),
-            Take::Resource => self.resource(element),
+            Take::Anchor => self.anchor(tag),
+            Take::Link => self.link(tag),
+            Take::Base => self.base(tag),
+            Take::Meta => self.meta(tag),
+            Take::Frame => self.add(tag.attribute("src"), LinkKind::Frame, false),
+            Take::Cite => self.add(tag.attribute("cite"), LinkKind::Page, false),
+            Take::Resource => self.resource(tag),
             Take::Noscript => {} // its text is taken
         }
     }
 
     /// The first one counts, and only if it has an address.
-    fn base(&mut self, element: &Element<'_, '_>) {
+    fn base(&mut self, tag: &impl Tag<'p>) {
         if self.base.is_none() {
-            self.base = element.get_attribute("href").map(decoded);
+            self.base = tag.attribute("href").map(decoded);
         }
     }
 
-    fn anchor(&mut self, element: &Element<'_, '_>) {
-        let href = element.get_attribute("href").or_else(|| element.get_attribute("xlink:href"));
+    fn anchor(&mut self, tag: &impl Tag<'p>) {
+        let href = tag.attribute("href").or_else(|| tag.attribute("xlink:href"));
         if href.is_some() {
-            let nofollow = element.get_attribute("rel").is_some_and(|rel| {
+            let nofollow = tag.attribute("rel").is_some_and(|rel| {
                 let asks = |word: &str| {
                     ["nofollow", "ugc", "sponsored"].iter().any(|it| it.eq_ignore_ascii_case(word))
                 };
@@ -102,8 +123,8 @@ impl Gathered {
         }
     }
 
-    fn link(&mut self, element: &Element<'_, '_>) {
-        let Some(rel) = element.get_attribute("rel") else { return };
+    fn link(&mut self, tag: &impl Tag<'p>) {
+        let Some(rel) = tag.attribute("rel") else { return };
         let rel = rel.to_ascii_lowercase();
         let has = |names: &[&str]| rel.split_ascii_whitespace().any(|word| names.contains(&word));
         let kind = if has(&["canonical"]) {
@@ -114,32 +135,55 @@ impl Gathered {
             LinkKind::Related
         };
         if !has(&HOSTS) {
-            self.add(element.get_attribute("href"), kind, has(&["nofollow"]));
+            self.add(tag.attribute("href"), kind, has(&["nofollow"]));
         }
     }
 
-    fn meta(&mut self, element: &Element<'_, '_>) {
+    fn meta(&mut self, tag: &impl Tag<'p>) {
         let is = |name: &str, value: &str| {
-            element.get_attribute(name).is_some_and(|found| found.trim().eq_ignore_ascii_case(value))
+            tag.attribute(name).is_some_and(|found| found.trim().eq_ignore_ascii_case(value))
         };
-        let Some(content) = element.get_attribute("content") else { return };
+        let Some(content) = tag.attribute("content") else { return };
         if is("http-equiv", "refresh") {
             let content = decoded(content);
-            self.add(refresh_target(&content).map(str::to_owned), LinkKind::Redirect, false);
+            self.add(
+                refresh_target(&content).map(|target| target.to_owned().into()),
+                LinkKind::Redirect,
+                false,
+            );
         } else if is("name", "robots") {
             self.nofollow |= says_nofollow(&content);
         }
     }
 
-    fn resource(&mut self, element: &Element<'_, '_>) {
+    fn resource(&mut self, tag: &impl Tag<'p>) {
         for name in ["src", "poster", "data"] {
-            self.add(element.get_attribute(name), LinkKind::Resource, false);
+            self.add(tag.attribute(name), LinkKind::Resource, false);
         }
-        if let Some(set) = element.get_attribute("srcset") {
+        if let Some(set) = tag.attribute("srcset") {
             for candidate in srcset(&decoded(set)) {
-                self.add(Some(candidate.to_owned()), LinkKind::Resource, false);
+                self.add(Some(candidate.to_owned().into()), LinkKind::Resource, false);
             }
         }
+    }
+
+    /// Takes the links of what is plain of a page; returns the rest.
+    fn plain(&mut self, html: &'p str, pages_only: bool) -> &'p str {
+        let wants = |name: &[u8]| match take_of(name) {
+            Some(Take::Resource) => !pages_only,
+            take => take.is_some(),
+        };
+        let end = plain::read(html, wants, |met| match met {
+            Plain::Tag(name, tag) => {
+                if let Some(take) =
+                    take_of(name).filter(|_| needed(name).is_none_or(|it| tag.get(it).is_some()))
+                {
+                    self.take(take, &tag);
+                }
+            }
+            Plain::Noscript(text) => self.noscript.extend([text.to_owned(), String::new()]),
+        });
+        html.get(end..).unwrap_or_default()
     }
 
     fn noscript(&mut self, chunk: &TextChunk<'_>) {
@@ -156,8 +200,8 @@ impl Gathered {
 }
 
 /// Attribute values come with their entities.
-fn decoded(value: String) -> String {
-    if value.contains('&') { htmlize::unescape_attribute(value.as_str()).into_owned() } else { value }
+fn decoded(value: Cow<'_, str>) -> Cow<'_, str> {
+    if value.contains('&') { htmlize::unescape_attribute(&*value).into_owned().into() } else { value }
 }
 
 /// Goes through HTML and takes its links.
@@ -166,9 +210,7 @@ pub(super) fn gather(html: &str, found: &mut Resolver) {
     if let Some(base) = page.base.as_deref().and_then(|base| found.join(base)) {
         found.set_base(base);
     }
-    for raw in &page.links {
-        found.add(&raw.href, raw.kind, raw.nofollow);
-    }
+    found.add_all(page.links.iter().map(|raw| (&*raw.href, raw.kind, raw.nofollow)));
     if page.nofollow {
         found.follow_none();
     }
@@ -197,13 +239,38 @@ const RESOURCES: Taken = Taken {
     take: Take::Resource,
 };
 
+/// What is done with a tag that the selectors of [`TAKEN`] and [`RESOURCES`] name.
+fn take_of(name: &[u8]) -> Option<Take> {
+    Some(match name {
+        b"a" | b"area" => Take::Anchor,
+        b"link" => Take::Link,
+        b"base" => Take::Base,
+        b"meta" => Take::Meta,
+        b"iframe" | b"frame" => Take::Frame,
+        b"blockquote" | b"q" | b"ins" | b"del" => Take::Cite,
+        b"img" | b"source" | b"video" | b"audio" | b"track" | b"embed" | b"object" | b"script" | b"input" => {
+            Take::Resource
+        }
+        _ => return None,
+    })
+}
+
+/// The attribute without which a tag is not looked at, where others would be.
+fn needed(name: &[u8]) -> Option<&'static str> {
+    match name {
+        b"embed" | b"script" | b"input" => Some("src"),
+        b"object" => Some("data"),
+        _ => None,
+    }
+}
+
 struct Taken {
     selector: &'static str,
     names: &'static [&'static str],
     take: Take,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Take {
     Anchor,
     Link,
@@ -253,8 +320,24 @@ fn tags_of(html: &[u8]) -> u32 {
     tags
 }
 
-fn walk(html: &str, pages_only: bool, nested: u32) -> Gathered {
-    let gathered = RefCell::new(Gathered::default());
+fn walk(html: &str, pages_only: bool, nested: u32) -> Gathered<'_> {
+    let mut page = Gathered::default();
+    let rest = page.plain(html, pages_only);
+    let mut page = if rest.is_empty() { page } else { tokenize(rest, pages_only, page) };
+    for inside in std::mem::take(&mut page.noscript) {
+        if nested < NESTED_MAX && inside.contains('<') {
+            let inside = walk(&inside, pages_only, nested + 1);
+            let owned = |raw: Raw<'_>| Raw { href: raw.href.into_owned().into(), ..raw };
+            page.links.extend(inside.links.into_iter().map(owned));
+            page.nofollow |= inside.nofollow;
+        }
+    }
+    page
+}
+
+/// Takes the links of HTML after those that were met before.
+fn tokenize<'p>(html: &str, pages_only: bool, before: Gathered<'p>) -> Gathered<'p> {
+    let gathered = RefCell::new(before);
     {
         let mut settings = Settings::new().with_strict(false);
         let tags = tags_of(html.as_bytes());
@@ -281,15 +364,7 @@ fn walk(html: &str, pages_only: bool, nested: u32) -> Gathered {
             let _broken = rewriter.end();
         }
     }
-    let mut page = gathered.into_inner();
-    for inside in std::mem::take(&mut page.noscript) {
-        if nested < NESTED_MAX && inside.contains('<') {
-            let inside = walk(&inside, pages_only, nested + 1);
-            page.links.extend(inside.links);
-            page.nofollow |= inside.nofollow;
-        }
-    }
-    page
+    gathered.into_inner()
 }
 
 /// Where the value of `meta http-equiv=refresh` leads, as HTML has it: "5; url='http://…'".
@@ -345,6 +420,7 @@ pub(super) fn srcset(set: &str) -> Vec<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn selectors_are_read_and_their_names_are_found_in_pages() {
@@ -356,8 +432,154 @@ mod tests {
                 for text in [format!("x<{name} y"), format!("<!-- <{} -->", name.to_uppercase())] {
                     assert_ne!(tags_of(text.as_bytes()) & 1 << bit, 0, "{text}");
                 }
+                let plain = (taken.take != Take::Noscript).then_some(taken.take);
+                assert_eq!(take_of(name.as_bytes()), plain, "{name}");
             }
         }
         assert_eq!(tags_of(b"< a <1 <p>area </a> <"), 0);
+    }
+
+    /// What is met of a page with and without going through its plain part first, and how long that is.
+    fn both_ways(html: &str, pages_only: bool) -> (Gathered<'_>, Gathered<'_>, usize) {
+        let mut page = Gathered::default();
+        let rest = page.plain(html, pages_only);
+        let mut page = tokenize(rest, pages_only, page);
+        let mut whole = tokenize(html, pages_only, Gathered::default());
+        for found in [&mut page, &mut whole] {
+            // In foreign content a `noscript` has elements, and which text is in it is a matter of all elements before.
+            let is_text = !html.contains("<svg") && !html.contains("<math");
+            found.noscript.retain(|text| is_text && !text.is_empty());
+        }
+        (page, whole, html.len() - rest.len())
+    }
+
+    #[test]
+    fn what_is_plain_is_known() {
+        for (html, plain) in [
+            ("<!DOCTYPE html><?x y?><p class=a b c='d>' e = \"f\" /><!-- <a --><a href=1>x</a><<br/>", None),
+            ("<title><a></title ><STYLE>a<b</Style><script src=1>'<a>' </scriptx> </script\n><a>", None),
+            ("<!----><!---x--><!-- <!-- --><noscript><a href=1></noscript><textarea></p></textarea/>", None),
+            (
+                "<svg x='1'><g><path d=1 /></g>\n</SVG><iframe src=1><a href=2></iframe><xmp></p></xmp><a href=3>",
+                None,
+            ),
+            ("<p><svg><a>", Some(3)),
+            ("<p><svg/><b></svg>", Some(3)),
+            ("<p><svg><path><svg></svg></svg>", Some(3)),
+            ("<p><svg><![CDATA[</svg>]]></svg>", Some(3)),
+            ("<p><svg><path></p></svg>", Some(3)),
+            ("<p><math></math>", Some(3)),
+            ("<p><script><!-- </script>", Some(3)),
+            ("<p><!--> x -->", Some(3)),
+            ("<p><!-- x --!> -->", Some(3)),
+            ("<p><![CDATA[ x ]]>", Some(3)),
+            ("<p></ x>", Some(3)),
+            ("<p><a =x>", Some(3)),
+            ("<p><a x=>", Some(3)),
+            ("<p><a href='1>", Some(3)),
+            ("<p><title>x", Some(3)),
+            ("<p><", Some(3)),
+        ] {
+            let (page, whole, length) = both_ways(html, false);
+            assert_eq!((length, page), (plain.unwrap_or(html.len()), whole), "{html}");
+        }
+    }
+
+    fn piece() -> impl Strategy<Value = String> {
+        const WHOLE: [&str; 47] = [
+            "<a href=\"x/1?a=1&amp;b\">",
+            "<A HREF='2' rel=nofollow>",
+            "<a href=3 href=4>",
+            "<a xlink:href=5>",
+            "<area href=6/>",
+            "</a>",
+            "<p>",
+            "<td class=\"b c\" nowrap>",
+            "<link rel=next href=n>",
+            "<link href=m rel=stylesheet>",
+            "<base href=/b/>",
+            "<script src=s>",
+            "<script>",
+            "</script>",
+            "</SCRIPT x='>'>",
+            "<style>",
+            "</style>",
+            "<title>",
+            "</title >",
+            "<textarea>",
+            "</textarea>",
+            "<noscript>",
+            "</noscript>",
+            "<!--",
+            "-->",
+            "--!>",
+            "<!---->",
+            "<!-->",
+            "<!DOCTYPE html PUBLIC \"a>b\">",
+            "<?xml x?>",
+            "<svg>",
+            "<path d=1 />",
+            "</g>",
+            "<svg><g></g></svg>",
+            "</svg>",
+            "<math>",
+            "<iframe src=f>",
+            "</iframe>",
+            "<img src=i srcset='j 1x'>",
+            "<object src=o>",
+            "<object data=o>",
+            "<input src=p>",
+            "<meta name=robots content=nofollow>",
+            "<meta http-equiv=refresh content='0;url=r'>",
+            "<blockquote cite=c>",
+            "<![CDATA[",
+            "]]>",
+        ];
+        const PARTS: [&str; 26] = [
+            "<",
+            ">",
+            "/",
+            "=",
+            "\"",
+            "'",
+            " ",
+            "\n",
+            "\x0c",
+            "-",
+            "!",
+            "?",
+            "a",
+            "href",
+            "<a ",
+            "</",
+            "<a href=",
+            "<p",
+            "x",
+            "&amp;",
+            "ž",
+            "\0",
+            "&",
+            "<noscript",
+            "<plaintext>",
+            "<xmp>",
+        ];
+        prop_oneof![
+            3 => proptest::sample::select(&WHOLE[..]).prop_map(str::to_owned),
+            2 => proptest::sample::select(&PARTS[..]).prop_map(str::to_owned),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 3000, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn the_plain_part_is_read_as_the_tokenizer_reads_it(
+            pieces in proptest::collection::vec(piece(), 0..24),
+            pages_only in any::<bool>(),
+        ) {
+            let html = pieces.concat();
+            let (page, whole, _) = both_ways(&html, pages_only);
+            prop_assert_eq!(page, whole, "{}", html);
+        }
     }
 }

@@ -15,6 +15,7 @@
 //!    name=robots`) or by its server (`X-Robots-Tag`). What that means is for others to say.
 
 mod html;
+mod plain;
 mod resolve;
 #[cfg(test)]
 mod tests;

@@ -12,6 +12,9 @@ use crate::extract::Content;
 /// A longer URL is a trap.
 const URL_BYTES_MAX: usize = 2048;
 
+/// Room for so many links of a page is made at once, at most.
+const ROOM_MAX: usize = 256;
+
 /// Takes links as they are met.
 pub(super) struct Resolver {
     base: Url,
@@ -64,23 +67,47 @@ impl Resolver {
 
     /// Takes a link.
     pub(super) fn add(&mut self, href: &str, kind: LinkKind, nofollow: bool) {
+        let Some(href) = self.usable(href, kind) else { return };
+        match self.met.get(href).copied() {
+            Some(place) => self.meet_again(place, nofollow),
+            None => {
+                let place = self.place(href, kind, nofollow);
+                self.met.insert(href.into(), place);
+            }
+        }
+    }
+
+    /// Takes many links. They outlive the call, so that remembering them takes no copies.
+    pub(super) fn add_all<'p>(&mut self, all: impl ExactSizeIterator<Item = (&'p str, LinkKind, bool)>) {
+        let room = all.len().min(ROOM_MAX);
+        self.links.reserve(room);
+        self.places.reserve(room);
+        let mut met = HashMap::with_capacity(room);
+        for (href, kind, nofollow) in all {
+            let Some(href) = self.usable(href, kind) else { continue };
+            match met.get(href).copied() {
+                Some(place) => self.meet_again(place, nofollow),
+                None => {
+                    met.insert(href, self.place(href, kind, nofollow));
+                }
+            }
+        }
+    }
+
+    /// What there is to resolve of something, if it may be a link.
+    fn usable<'p>(&self, href: &'p str, kind: LinkKind) -> Option<&'p str> {
         let href = href.trim_matches(|c: char| c <= ' ');
         let href = href.split('#').next().unwrap_or(href);
         // A place in the page is no link, and what is much too long is never one.
-        if self.is_full() || href.is_empty() || href.len() > 4 * URL_BYTES_MAX {
-            return;
+        let may_be = !self.is_full() && !href.is_empty() && href.len() <= 4 * URL_BYTES_MAX;
+        Some(href).filter(|_| may_be && (kind.is_page() || !self.pages_only))
+    }
+
+    /// What was met before stands in the page once more.
+    fn meet_again(&mut self, place: Option<usize>, nofollow: bool) {
+        if let Some(link) = place.and_then(|place| self.links.get_mut(place)) {
+            link.nofollow &= nofollow;
         }
-        if self.pages_only && !kind.is_page() {
-            return;
-        }
-        if let Some(place) = self.met.get(href) {
-            if let Some(link) = place.and_then(|place| self.links.get_mut(place)) {
-                link.nofollow &= nofollow;
-            }
-            return;
-        }
-        let place = self.place(href, kind, nofollow);
-        self.met.insert(href.into(), place);
     }
 
     /// Where among the links something is that was not met before; none where it is no link.
@@ -89,11 +116,9 @@ impl Resolver {
         if !matches!(url.scheme(), "http" | "https") || url.as_str().len() > URL_BYTES_MAX {
             return None;
         }
-        if let Some(place) = self.places.get(url.as_str()) {
-            if let Some(link) = self.links.get_mut(*place) {
-                link.nofollow &= nofollow;
-            }
-            return Some(*place);
+        if let Some(place) = self.places.get(url.as_str()).copied() {
+            self.meet_again(Some(place), nofollow);
+            return Some(place);
         }
         let place = self.links.len();
         self.places.insert(url.as_str().into(), place);
