@@ -15,7 +15,9 @@ use data_encoding::BASE32_NOPAD;
 use serde_json::Value;
 use sha1::Digest;
 use webbase_storage::{Compression, Dictionaries, RepositoryKey, pack_page};
-use webbase_stream::warc::{Block, Capture, Form, Importer, Item, Originals, Reader, Report, Writer};
+use webbase_stream::warc::{
+    Block, Capture, Form, Importer, Item, Originals, Reader, Report, Writer, read_ahead,
+};
 
 fn folder() -> Option<PathBuf> {
     let beside = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/data");
@@ -173,6 +175,33 @@ fn import(path: &Path, originals: &Originals) -> (Vec<Capture>, Report) {
         captures.extend(importer.take(item));
     }
     (captures, importer.finish(reader.offset()))
+}
+
+/// All files below a folder.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = std::fs::read_dir(folder) else { return vec![folder.to_owned()] };
+    entries.flat_map(|entry| files(&entry.unwrap().path())).collect()
+}
+
+#[test]
+fn many_threads_import_what_one_does() {
+    let Some(folder) = folder() else { return };
+    let all = files(&folder);
+    for path in &all {
+        let (captures, report) = import(path, &Originals::new(64 << 20));
+        let mut importer = Importer::new(Originals::new(64 << 20));
+        let mut ahead = Vec::new();
+        let (read, _) = read_ahead(File::open(path).unwrap(), &mut importer, |capture| {
+            ahead.push(capture);
+            Ok::<_, ()>(())
+        });
+        assert_eq!(importer.finish(read), report, "{}", path.display());
+        assert_eq!(ahead.len(), captures.len(), "{}", path.display());
+        for (one, other) in captures.iter().zip(&ahead) {
+            assert!(one.page() == other.page(), "{}: {}", path.display(), one.url);
+        }
+    }
+    assert!(all.len() > 140, "{} files", all.len());
 }
 
 #[test]

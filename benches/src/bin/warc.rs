@@ -1,8 +1,9 @@
 //! WARC in and out: importing a gzipped file, against warcio reading it, gunzip alone and the store's add alone; exporting, against
 //! warcio writing the same pages.
 //!
-//! `warc [--corpus FILE --pages N | --data DIR --copies N] [--rounds N] [--dir DIR] [--python PATH] [--threads N] [--only import,export]`.
-//! The pages are those of a corpus, or those of the WARC files in `DIR` (`../shared/data/pages`), each several times under URLs of
+//! `warc [--corpus FILE --pages N [--body-bytes-max N] | --data DIR --copies N] [--rounds N] [--dir DIR] [--python PATH] [--threads N]
+//! [--only import,export] [--ways NAME,…]`.
+//! The pages are those of a corpus, without the larger ones if that is asked for, or those of the WARC files in `DIR` (`../shared/data/pages`), each several times under URLs of
 //! its own. `.ci/clients` installs warcio for `PATH` (`target/clients/bin/python`). warcio measures itself, without the time that
 //! Python takes to start. `POST /pages` goes to a whole repository in this process: management server, update node, gateway.
 
@@ -18,7 +19,7 @@ use webbase::embedded::{Embedded, Options as Embedding};
 use webbase_benches::arguments::Arguments;
 use webbase_benches::cluster::runtime;
 use webbase_benches::corpus::{Corpus, repository_key};
-use webbase_benches::measure::{Cost, Work, alternate, print_setting, print_table, timed};
+use webbase_benches::measure::{Cost, Samples, Work, alternate, print_setting, print_table, timed};
 use webbase_storage::{
     Compression, Dictionaries, Options, Organization, Page, PageStore, Record, StreamSpec, create, open,
     pack_page,
@@ -27,6 +28,14 @@ use webbase_stream::warc::{Capture, Form, Importer, Originals, Reader, Writer, r
 
 #[global_allocator]
 static MEMORY: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// The ways to import, and its parts.
+const WAYS: [&str; 7] =
+    ["warcio reads", "gunzip", "SHA-1", "webbase reads", "the store's add", "webbase imports", "POST /pages"];
+/// Unpacking, checking digests and packing: whoever imports does all of them.
+const PARTS: [&str; 3] = ["gunzip", "SHA-1", "the store's add"];
+
+const ALLOWED: &str = "what the parts allow";
 
 /// Reads every record and its payload; prints records, seconds, seconds of CPU.
 const READ: &str = r"
@@ -78,7 +87,10 @@ fn main() {
     let (copies, rounds) = (arguments.number("--copies", 8), arguments.number("--rounds", 5));
     fs::create_dir_all(&dir).expect("a folder");
     let captures = match arguments.value("--corpus") {
-        Some(corpus) => of_corpus(Path::new(corpus), arguments.number("--pages", 8000)),
+        Some(corpus) => {
+            let bytes_max = arguments.number("--body-bytes-max", usize::MAX);
+            of_corpus(Path::new(corpus), arguments.number("--pages", 8000), bytes_max)
+        }
         None => captures(&data, copies),
     };
     let file = dir.join("pages.warc.gz");
@@ -89,14 +101,15 @@ fn main() {
     let python = arguments.value("--python").unwrap_or("target/clients/bin/python").to_owned();
     let bench = Bench { dir, file, python, threads: arguments.number("--threads", 2), captures };
     if arguments.lists("--only", "import") {
-        bench.import(rounds, work);
+        let ways: Vec<&str> = WAYS.into_iter().filter(|way| arguments.lists("--ways", way)).collect();
+        bench.import(rounds, work, &ways);
     }
     if arguments.lists("--only", "export") {
         bench.export(rounds, work);
     }
 }
 
-fn of_corpus(corpus: &Path, pages: usize) -> Vec<Capture> {
+fn of_corpus(corpus: &Path, pages: usize, bytes_max: usize) -> Vec<Capture> {
     let corpus = Corpus::read(corpus, pages).expect("benches/corpus.sh makes it");
     let capture = |page: &webbase_benches::corpus::CorpusPage| Capture {
         url: page.url.to_owned(),
@@ -108,7 +121,7 @@ fn of_corpus(corpus: &Path, pages: usize) -> Vec<Capture> {
         body: page.body.into(),
         payload_digest: <sha1::Sha1 as sha1::Digest>::digest(page.body).into(),
     };
-    corpus.pages.iter().map(capture).collect()
+    corpus.pages.iter().filter(|page| page.body.len() <= bytes_max).map(capture).collect()
 }
 
 fn captures(data: &Path, copies: usize) -> Vec<Capture> {
@@ -140,6 +153,31 @@ fn read(file: &Path) -> Vec<Capture> {
     captures
 }
 
+/// As [`read`], each capture forgotten when it was made.
+fn count(file: &Path) -> u64 {
+    let mut reader = Reader::new(File::open(file).expect("a file")).expect("a file");
+    let mut importer = Importer::new(Originals::new(128 << 20));
+    std::iter::from_fn(|| reader.next().expect("a file")).filter_map(|item| importer.take(item)).count()
+        as u64
+}
+
+fn is_of_digest(capture: &Capture) -> bool {
+    <sha1::Sha1 as sha1::Digest>::digest(&capture.body)[..] == capture.payload_digest
+}
+
+/// What an import could do if it were nothing but its parts, and kept all cores busy with them.
+fn allowed(samples: &[Samples]) -> Option<Samples> {
+    let parts: Option<Vec<&Samples>> =
+        PARTS.iter().map(|name| samples.iter().find(|row| row.name == *name)).collect();
+    let (parts, cores) = (parts?, std::thread::available_parallelism().map_or(1, usize::from));
+    let round = |n: usize| {
+        let cpu_s = parts.iter().map(|part| part.costs[n].cpu_s).sum::<f64>();
+        Cost { wall_s: cpu_s / cores as f64, cpu_s }
+    };
+    let costs = (0..parts[0].costs.len()).map(round).collect();
+    Some(Samples { name: ALLOWED.to_owned(), costs })
+}
+
 fn records(captures: &[Capture]) -> Vec<Record> {
     let pack = |capture: &Capture| pack_page(&repository_key(), &capture.page(), Compression::Zstd(1), None);
     captures.iter().map(|capture| pack(capture).expect("a record")).collect()
@@ -155,18 +193,17 @@ fn write_file(captures: &[Capture], file: &Path) {
 }
 
 impl Bench {
-    fn import(&self, rounds: usize, work: Work) {
-        let names =
-            ["warcio reads", "gunzip", "webbase reads", "the store's add", "webbase imports", "POST /pages"];
-        let samples = alternate(&names, rounds, |n| match n {
-            0 => self.warcio(READ, &[]),
-            1 => timed(|| self.gunzip()).1,
-            2 => timed(|| assert_eq!(read(&self.file).len() as u64, work.pages)).1,
-            3 => {
+    fn import(&self, rounds: usize, work: Work, ways: &[&str]) {
+        let mut samples = alternate(ways, rounds, |n| match ways[n] {
+            "warcio reads" => self.warcio(READ, &[]),
+            "gunzip" => timed(|| self.gunzip()).1,
+            "SHA-1" => timed(|| assert!(self.captures.iter().all(is_of_digest))).1,
+            "webbase reads" => timed(|| assert_eq!(count(&self.file), work.pages)).1,
+            "the store's add" => {
                 let store = self.store("added");
                 timed(|| self.captures.chunks(BATCH).for_each(|some| add(&*store, some))).1
             }
-            4 => {
+            "webbase imports" => {
                 let store = self.store("imported");
                 timed(|| assert_eq!(self.import_into(&*store), work.pages)).1
             }
@@ -175,7 +212,8 @@ impl Bench {
                 timed(|| repository.post(&self.file, work.pages)).1
             }
         });
-        for baseline in ["warcio reads", "gunzip", "the store's add"] {
+        samples.extend(allowed(&samples));
+        for baseline in ["warcio reads", "gunzip", "the store's add", ALLOWED] {
             print_table(&format!("Import, against: {baseline}"), &samples, baseline, work);
         }
     }
@@ -223,7 +261,7 @@ impl Bench {
     /// Threads unpack and hash, one makes captures, and the store packs on all cores; while a batch is made durable the next one
     /// is packed.
     fn import_into(&self, store: &dyn PageStore) -> u64 {
-        let (sender, batches) = sync_channel::<Vec<Capture>>(2);
+        let (sender, batches) = sync_channel::<Vec<Capture>>(1);
         let batches = Mutex::new(batches);
         std::thread::scope(|scope| {
             scope.spawn(move || {
@@ -343,7 +381,7 @@ type Lane = (std::sync::mpsc::SyncSender<Vec<Record>>, std::sync::mpsc::Receiver
 /// Pages that are added, and made durable, at once.
 const BATCH: usize = 100;
 /// Batches that are being added.
-const ADDERS: usize = 2;
+const ADDERS: usize = 3;
 
 fn add(store: &dyn PageStore, captures: &[Capture]) {
     let pages: Vec<Page<'_>> = captures.iter().map(Capture::page).collect();

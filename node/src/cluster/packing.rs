@@ -9,7 +9,7 @@
 //!
 //! 1. Of several the one with the highest digest, as in a store: clients that start later agree on it by themselves.
 //! 2. A node gets it before the first record that needs it (client/add.rs), and each epoch gets those of the one before.
-//! 3. Nothing waits long for it: until there is one, pages are packed without.
+//! 3. Nobody waits for it but the add that had the last pages it took: until there is one, pages are packed without.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -39,6 +39,8 @@ enum State {
     Unasked,
     /// Update nodes have none: pages to learn from.
     Sampling(Samples),
+    /// One is being made of them.
+    Training,
     /// There is one; or these pages teach nothing.
     Settled(Option<Arc<Dictionary>>),
 }
@@ -60,23 +62,33 @@ impl Cluster {
                 return None;
             }
             let samples = std::mem::take(samples);
-            let settled = match self.ask_for_dictionary(plan, level).await {
-                // Another client was faster.
-                Some(found) => Some(found),
-                None => {
-                    let train = move || samples.train(level).map(Arc::new);
-                    tokio::task::spawn_blocking(train).await.ok().flatten()
-                }
-            };
-            if let Some(trained) = &settled {
-                self.dictionaries().insert(trained.clone());
-            }
-            *state = State::Settled(settled);
+            *state = State::Training;
+            drop(state);
+            // On its own: whoever gives up waiting for the add must not take the samples along.
+            let (cluster, plan) = (self.clone(), plan.clone());
+            return tokio::spawn(async move { cluster.learn(samples, &plan, level).await }).await.ok()?;
         }
         match &*state {
             State::Settled(settled) => settled.clone(),
             _ => None,
         }
+    }
+
+    /// Makes a dictionary of samples, if there is none by now, and has it used from here on.
+    async fn learn(&self, samples: Samples, plan: &AddPlan, level: i32) -> Option<Arc<Dictionary>> {
+        let settled = match self.ask_for_dictionary(plan, level).await {
+            // Another client was faster.
+            Some(found) => Some(found),
+            None => {
+                let train = move || samples.train(level).map(Arc::new);
+                tokio::task::spawn_blocking(train).await.ok().flatten()
+            }
+        };
+        if let Some(trained) = &settled {
+            self.dictionaries().insert(trained.clone());
+        }
+        *self.inner.packing.state.lock().await = State::Settled(settled.clone());
+        settled
     }
 
     /// The dictionary that update nodes have, made for packing at `level`. Who does not answer has none.

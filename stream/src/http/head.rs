@@ -30,7 +30,30 @@ pub fn fields(head: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
 
 /// The first field with this name, however its letters are: its value, trimmed.
 pub fn field<'a>(head: &'a [u8], name: &str) -> Option<&'a [u8]> {
-    fields(head).find_map(|(found, value)| found.eq_ignore_ascii_case(name.as_bytes()).then_some(value))
+    lines(head).skip(1).find_map(|line| value(line, name))
+}
+
+/// The lines of a head, without their line feeds.
+pub(crate) fn lines(head: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut rest = Some(head);
+    std::iter::from_fn(move || {
+        let all = rest?;
+        let (line, later) = match memchr::memchr(b'\n', all) {
+            Some(at) => (all.get(..at)?, all.get(at + 1..)),
+            None => (all, None),
+        };
+        rest = later;
+        Some(line)
+    })
+}
+
+/// The value of a field with this name, trimmed, if that is what a line is. Most lines are told by their first letters.
+pub(crate) fn value<'a>(line: &'a [u8], name: &str) -> Option<&'a [u8]> {
+    let (start, rest) = line.split_at_checked(name.len())?;
+    if !start.eq_ignore_ascii_case(name.as_bytes()) {
+        return None;
+    }
+    Some(rest.trim_ascii_start().strip_prefix(b":")?.trim_ascii())
 }
 
 /// As [`field`], if it is ASCII.

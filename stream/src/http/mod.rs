@@ -10,3 +10,4 @@ pub use self::coding::Coding;
 pub use self::head::{
     chunks, field, fields, head_len, is_answer, is_chunked, mime, status, text, without_chunks,
 };
+pub(crate) use self::head::{lines, value};

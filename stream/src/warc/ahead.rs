@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   gzip         file ─▶ thread: lots in their order ─▶ some records at a time ─▶ here: Importer ─▶ captures
-//!                             └▶ workers: Reader, digests (members.rs)
+//!                             └▶ workers: WholeMembers or Reader, digests (members.rs)
 //!   plain, zstd  file ─▶ thread: Reader ─▶ some records at a time ─▶ here: Importer (digests, too) ─▶ captures
 //! ```
 //!
@@ -15,6 +15,7 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 
 use super::capture::{Capture, Importer};
 use super::members::{Found, Members, Work, work};
+use super::pool::Pool;
 use super::reader::{Block, Item, Reader};
 use super::unpack::is_gzip;
 
@@ -35,15 +36,15 @@ pub fn read_ahead<E>(
 ) -> (u64, Result<(), E>) {
     let workers = std::thread::available_parallelism().map_or(1, usize::from).min(WORKERS_MAX);
     let (lots, given): (Sender<Work>, _) = channel();
-    let given = Mutex::new(given);
+    let (given, pool) = (Mutex::new(given), Pool::default());
     std::thread::scope(|scope| {
         let (sender, batches): (_, Receiver<Vec<Found>>) = sync_channel(BATCHES);
         for _ in 0..workers {
-            scope.spawn(|| work(&given));
+            scope.spawn(|| work(&given, &pool));
         }
-        let reading = scope.spawn(move || read(source, (lots, workers), Batches::new(sender)));
+        let reading = scope.spawn(|| read(source, (lots, workers), &pool, Batches::new(sender)));
         let found = batches.iter().flatten();
-        let mut captures = found.filter_map(|found| importer.take_digested(found.item, found.digest));
+        let mut captures = found.filter_map(|found| importer.take_found(found));
         let taken = captures.try_for_each(&mut take);
         // The reader ends when it notices that nobody takes its records, and the workers with it.
         drop(batches);
@@ -62,6 +63,7 @@ pub fn read_ahead<E>(
 fn read(
     mut source: impl Read,
     (lots, workers): (Sender<Work>, usize),
+    pool: &Pool,
     mut batches: Batches,
 ) -> (u64, io::Result<()>) {
     let start = match start(&mut source) {
@@ -71,7 +73,7 @@ fn read(
     let is_cut = is_gzip(&start);
     let source = io::Cursor::new(start).chain(source);
     if is_cut {
-        let mut members = Members::new(source, lots, 2 * workers);
+        let mut members = Members::new(source, (lots, 2 * workers), pool.clone());
         let outcome = batches.fill(|| members.next());
         return (members.offset(), outcome);
     }

@@ -26,6 +26,7 @@ use webbase_storage::Page;
 use super::date;
 use super::digest::{Declared, Outcome, PayloadDigest, http_parts};
 use super::head::{Head, Kind};
+use super::members::Found;
 use super::originals::{Clue, Original, Originals};
 use super::reader::{Block, Damage, Item, WarcRecord};
 use super::report::Report;
@@ -83,6 +84,12 @@ impl Capture {
 /// When that cannot be told now.
 pub type Find = Box<dyn FnMut(&str) -> Result<Option<Original>, String> + Send>;
 
+/// What is known of a record beside what it says: the digest of its payload, the member that it is.
+struct Known {
+    digest: Option<PayloadDigest>,
+    member: Option<Bytes>,
+}
+
 /// Makes pages of records, and counts.
 pub struct Importer {
     originals: Originals,
@@ -116,17 +123,17 @@ impl Importer {
 
     /// Takes what a reader found; gives a capture, if it makes one.
     pub fn take(&mut self, item: Item) -> Option<Capture> {
-        self.take_digested(item, None)
+        self.take_found(item.into())
     }
 
-    /// As [`Importer::take`], where somebody has computed the payload's digest already.
-    pub(super) fn take_digested(&mut self, item: Item, digest: Option<PayloadDigest>) -> Option<Capture> {
-        match item {
+    /// As [`Importer::take`], where something is known already of what was found.
+    pub(super) fn take_found(&mut self, found: Found) -> Option<Capture> {
+        match found.item {
             Item::Damage(damage) => {
                 self.report.note(damage);
                 None
             }
-            Item::Record(record) => self.record(record, digest),
+            Item::Record(record) => self.record(record, Known { digest: found.digest, member: found.member }),
         }
     }
 
@@ -140,7 +147,7 @@ impl Importer {
         Report { bytes, ..self.report }
     }
 
-    fn record(&mut self, record: WarcRecord, digest: Option<PayloadDigest>) -> Option<Capture> {
+    fn record(&mut self, record: WarcRecord, known: Known) -> Option<Capture> {
         let WarcRecord { offset, head, block, shares_member, .. } = record;
         let kind = head.kind();
         Report::count(&mut self.report.records, kind.name());
@@ -162,8 +169,8 @@ impl Importer {
             }
         };
         let outcome = match kind {
-            Kind::Response => self.response(&head, block, digest),
-            Kind::Resource => self.resource(&head, block, digest),
+            Kind::Response => self.response(&head, block, known),
+            Kind::Resource => self.resource(&head, block, known),
             Kind::Revisit => self.revisit(&head, &block),
             Kind::Other(_) => return None,
         };
@@ -210,17 +217,12 @@ impl Importer {
         Some(capture)
     }
 
-    fn response(
-        &mut self,
-        head: &Head,
-        block: Bytes,
-        digest: Option<PayloadDigest>,
-    ) -> Result<Capture, &'static str> {
+    fn response(&mut self, head: &Head, block: Bytes, known: Known) -> Result<Capture, &'static str> {
         let (url, fetched_at_ms) = named(head, &["http:", "https:"])?;
         let (http_head, body) = http_parts(block);
-        let digest = digest.unwrap_or_else(|| PayloadDigest::of(head, &http_head, &body));
+        let digest = known.digest.unwrap_or_else(|| PayloadDigest::of(head, &http_head, &body));
         if http_head.is_empty() {
-            return self.without_head(head, (url, fetched_at_ms), body, digest);
+            return self.without_head(head, (url, fetched_at_ms), body, (digest, known.member));
         }
         let (payload_digest, status) = (self.digest(digest), http::status(&http_head));
         let capture = Capture {
@@ -234,20 +236,15 @@ impl Importer {
             payload_digest,
         };
         if status < 300 {
-            self.remember(head, &capture);
+            self.remember(head, &capture, known.member);
         }
         Ok(capture)
     }
 
-    fn resource(
-        &mut self,
-        head: &Head,
-        block: Bytes,
-        digest: Option<PayloadDigest>,
-    ) -> Result<Capture, &'static str> {
+    fn resource(&mut self, head: &Head, block: Bytes, known: Known) -> Result<Capture, &'static str> {
         let named = named(head, &["http:", "https:", "ftp:"])?;
-        let digest = digest.unwrap_or_else(|| PayloadDigest::of(head, b"", &block));
-        self.without_head(head, named, block, digest)
+        let digest = known.digest.unwrap_or_else(|| PayloadDigest::of(head, b"", &block));
+        self.without_head(head, named, block, (digest, known.member))
     }
 
     fn without_head(
@@ -255,7 +252,7 @@ impl Importer {
         head: &Head,
         (url, fetched_at_ms): (String, u64),
         body: Bytes,
-        digest: PayloadDigest,
+        (digest, member): (PayloadDigest, Option<Bytes>),
     ) -> Result<Capture, &'static str> {
         let payload_digest = self.digest(digest);
         let kind = head.field("Content-Type").map(|kind| http::mime(&kind)).unwrap_or_default();
@@ -271,11 +268,11 @@ impl Importer {
             body,
             payload_digest,
         };
-        self.remember(head, &capture);
+        self.remember(head, &capture, member);
         Ok(capture)
     }
 
-    fn remember(&self, head: &Head, capture: &Capture) {
+    fn remember(&self, head: &Head, capture: &Capture, member: Option<Bytes>) {
         let original = Original {
             head: capture.head.clone(),
             body: capture.body.clone(),
@@ -287,8 +284,8 @@ impl Importer {
             Some(Declared::Sha256(digest)) => Some(Clue::sha256(digest)),
             _ => None,
         };
-        self.originals
-            .insert(&original, [Clue::place(&capture.url, capture.fetched_at_ms)].into_iter().chain(sha256));
+        let clues = [Clue::place(&capture.url, capture.fetched_at_ms)].into_iter().chain(sha256);
+        self.originals.insert(&original, member, clues);
     }
 
     fn revisit(&mut self, head: &Head, block: &Bytes) -> Result<Capture, &'static str> {
@@ -362,7 +359,7 @@ impl Importer {
                     Some(Declared::Sha256(digest)) => Some(Clue::sha256(digest)),
                     _ => None,
                 };
-                self.originals.insert(&original, clue);
+                self.originals.insert(&original, None, clue);
                 return Ok(Some(original));
             }
         }

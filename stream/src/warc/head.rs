@@ -11,6 +11,8 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 
+use crate::http;
+
 /// The type of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -74,12 +76,9 @@ impl Head {
         if self.is_arc {
             return self.arc_field(name).map(decode);
         }
-        let mut lines = self.text.split(|byte| *byte == b'\n').skip(1).peekable();
+        let mut lines = http::lines(&self.text).skip(1).peekable();
         while let Some(line) = lines.next() {
-            let Some((found, value)) = split_field(line) else { continue };
-            if !found.eq_ignore_ascii_case(name.as_bytes()) {
-                continue;
-            }
+            let Some(value) = http::value(line, name) else { continue };
             let is_folded = |line: &&[u8]| matches!(line.first(), Some(b' ' | b'\t'));
             if !lines.peek().is_some_and(is_folded) {
                 return Some(decode(value));
@@ -134,12 +133,6 @@ impl Head {
         }
         Ok(length)
     }
-}
-
-fn split_field(line: &[u8]) -> Option<(&[u8], &[u8])> {
-    let at = line.iter().position(|byte| *byte == b':')?;
-    let (name, value) = line.split_at_checked(at)?;
-    Some((name.trim_ascii_end(), value.get(1..).unwrap_or_default().trim_ascii()))
 }
 
 /// UTF-8; what is not is Latin-1.

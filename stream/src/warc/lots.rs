@@ -18,11 +18,15 @@ use std::io::{self, Read};
 
 use bytes::Bytes;
 
+use super::pool::Pool;
+
 /// Bytes of a lot, at least, if there are as many.
-const LOT_BYTES: usize = 256 << 10;
+const LOT_BYTES: usize = 128 << 10;
 /// Bytes of a lot, at most.
 const LOT_BYTES_MAX: usize = 4 << 20;
-const READ_BYTES: usize = 256 << 10;
+const READ_BYTES: usize = 128 << 10;
+/// Bytes of a buffer that lots are read into, at least.
+const BUFFER_BYTES: usize = 512 << 10;
 /// What a member's head has at least, and what is looked at.
 const HEAD_BYTES: usize = 10;
 
@@ -47,7 +51,10 @@ impl Lot {
 /// Cuts a file into lots.
 pub(super) struct Cutter<R> {
     source: R,
-    held: Vec<u8>,
+    pool: Pool,
+    /// What is held, and room behind it.
+    buffer: Vec<u8>,
+    held: usize,
     /// Where what is held begins.
     offset: u64,
     begins: bool,
@@ -58,8 +65,21 @@ pub(super) struct Cutter<R> {
 
 impl<R: Read> Cutter<R> {
     /// Cuts a file that begins with a member.
-    pub(super) fn new(source: R) -> Cutter<R> {
-        Cutter { source, held: Vec::new(), offset: 0, begins: true, is_over: false, failed: None }
+    pub(super) fn new(source: R, pool: Pool) -> Cutter<R> {
+        Cutter {
+            source,
+            pool,
+            buffer: Vec::new(),
+            held: 0,
+            offset: 0,
+            begins: true,
+            is_over: false,
+            failed: None,
+        }
+    }
+
+    fn held(&self) -> &[u8] {
+        self.buffer.get(..self.held).unwrap_or_default()
     }
 
     /// The next lot; none at the end of the file.
@@ -70,19 +90,19 @@ impl<R: Read> Cutter<R> {
         // What began before is to end soon.
         let mut from = if self.begins { LOT_BYTES } else { 1 };
         loop {
-            if let Some(at) = find_head(&self.held, from) {
+            if let Some(at) = find_head(self.held(), from) {
                 return Ok(Some(self.cut(at, true)));
             }
-            from = from.max((self.held.len() + 1).saturating_sub(HEAD_BYTES));
-            if self.held.len() >= LOT_BYTES_MAX {
-                return Ok(Some(self.cut(self.held.len(), false)));
+            from = from.max((self.held + 1).saturating_sub(HEAD_BYTES));
+            if self.held >= LOT_BYTES_MAX {
+                return Ok(Some(self.cut(self.held, false)));
             }
             if self.is_over {
                 return match self.failed.take() {
-                    failed if !self.held.is_empty() => {
+                    failed if self.held > 0 => {
                         let is_whole = failed.is_none();
                         self.failed = failed;
-                        Ok(Some(self.cut(self.held.len(), is_whole)))
+                        Ok(Some(self.cut(self.held, is_whole)))
                     }
                     Some(e) => Err(e),
                     None => Ok(None),
@@ -98,29 +118,42 @@ impl<R: Read> Cutter<R> {
     }
 
     fn fill(&mut self) {
-        let len = self.held.len();
-        self.held.resize(len + READ_BYTES, 0);
+        if self.buffer.len() < self.held + READ_BYTES {
+            let larger = self.pool.take((2 * self.buffer.len()).max(BUFFER_BYTES));
+            self.hold(larger, 0);
+        }
+        let room = self.held..self.held + READ_BYTES;
         let read = loop {
-            match self.source.read(self.held.get_mut(len..).unwrap_or_default()) {
+            match self.source.read(self.buffer.get_mut(room.clone()).unwrap_or_default()) {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 read => break read,
             }
         };
-        self.held.truncate(len + read.as_ref().map_or(0, |read| *read));
         match read {
             Ok(0) => self.is_over = true,
-            Ok(_) => {}
+            Ok(read) => self.held += read,
             Err(e) => (self.is_over, self.failed) = (true, Some(e)),
         }
     }
 
     /// Takes what is held up to here; what follows is a member, or the end, or, if not, the same member.
     fn cut(&mut self, at: usize, is_end: bool) -> Lot {
-        let rest = self.held.split_off(at.min(self.held.len()));
-        let bytes = Bytes::from(std::mem::replace(&mut self.held, rest));
+        let next = self.pool.take((self.held - at).max(BUFFER_BYTES));
+        let bytes = self.hold(next, at);
+        let bytes = self.pool.share(bytes, at);
         let lot = Lot { offset: self.offset, begins: self.begins, is_whole: self.begins && is_end, bytes };
         (self.offset, self.begins) = (lot.end(), is_end);
         lot
+    }
+
+    /// Goes on in another buffer with what is held from here on; gives the one before.
+    fn hold(&mut self, mut next: Vec<u8>, from: usize) -> Vec<u8> {
+        let rest = self.buffer.get(from..self.held).unwrap_or_default();
+        if let Some(place) = next.get_mut(..rest.len()) {
+            place.copy_from_slice(rest);
+        }
+        self.held = rest.len();
+        std::mem::replace(&mut self.buffer, next)
     }
 }
 
@@ -159,7 +192,7 @@ pub(super) mod tests {
     }
 
     fn cut(source: impl Read) -> (Vec<Lot>, io::Result<()>) {
-        let (mut cutter, mut lots) = (Cutter::new(source), Vec::new());
+        let (mut cutter, mut lots) = (Cutter::new(source, Pool::default()), Vec::new());
         loop {
             match cutter.next() {
                 Ok(Some(lot)) => lots.push(lot),
@@ -189,7 +222,7 @@ pub(super) mod tests {
 
     #[test]
     fn a_large_member_is_in_lots_that_are_not_whole() {
-        let file = [members(1, 10 << 20), members(3, 200_000)].concat().concat();
+        let file = [members(1, 10 << 20), members(3, 100_000)].concat().concat();
         let (lots, _) = cut(&file[..]);
         let shapes: Vec<(bool, bool)> = lots.iter().map(|lot| (lot.begins, lot.is_whole)).collect();
         assert_eq!(shapes, [(true, false), (false, false), (false, false), (true, true), (true, true)]);

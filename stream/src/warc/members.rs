@@ -1,8 +1,8 @@
 //! Reading the members of a gzip file on several threads.
 //!
 //! ```text
-//!   file ─▶ Cutter ─▶ lots ─┬▶ worker: Reader, digests ─┬▶ lots in their order ─▶ records
-//!                           └▶ worker: Reader, digests ─┘
+//!   file ─▶ Cutter ─▶ lots ─┬▶ worker: WholeMembers or Reader, digests ─┬▶ lots in their order ─▶ records
+//!                           └▶ worker: WholeMembers or Reader, digests ─┘
 //! ```
 //!
 //! A lot that reads well from its first byte to its last, when the one before it did, is what a reader of the whole file would have found
@@ -15,25 +15,32 @@ use std::io::{self, Read};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Mutex, PoisonError};
 
+use bytes::Bytes;
+
 use super::digest::PayloadDigest;
 use super::input::KEPT_BYTES_MAX;
 use super::lots::{Cutter, Lot};
+use super::pool::Pool;
 use super::reader::{Block, Item, Reader};
+use super::whole::WholeMembers;
 
 /// Unpacked bytes of a lot, at most: one that has more is read piece by piece.
-const UNPACKED_BYTES_MAX: usize = 16 << 20;
+pub(super) const UNPACKED_BYTES_MAX: usize = 16 << 20;
 /// A reader goes back no further than this behind what it has read.
 const BACK_BYTES_MAX: u64 = KEPT_BYTES_MAX as u64 + (1 << 20);
 
-/// What a reader found, with the digest of its payload where that is computed already.
+/// What a reader found, with what is known of it already.
 pub(super) struct Found {
     pub(super) item: Item,
+    /// The digest of its payload.
     pub(super) digest: Option<PayloadDigest>,
+    /// The gzip member that is this record and nothing else.
+    pub(super) member: Option<Bytes>,
 }
 
 impl From<Item> for Found {
     fn from(item: Item) -> Found {
-        Found { item, digest: None }
+        Found { item, digest: None, member: None }
     }
 }
 
@@ -51,18 +58,26 @@ pub(super) struct Work {
 }
 
 /// Reads lots until there are no more.
-pub(super) fn work(lots: &Mutex<Receiver<Work>>) {
+pub(super) fn work(lots: &Mutex<Receiver<Work>>, pool: &Pool) {
+    let mut whole = WholeMembers::new(pool.clone());
     loop {
         // One waits for work, and the others for their turn to.
         let next = lots.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(Work { lot, done }) = next else { return };
         // Nobody waits for it where reading has ended early.
-        let _ended = done.send(parse(&lot));
+        let _ended = done.send(parse(&lot, &mut whole));
     }
 }
 
 /// What is in a lot; nothing if it is not all well.
-fn parse(lot: &Lot) -> Option<Parsed> {
+fn parse(lot: &Lot, whole: &mut WholeMembers) -> Option<Parsed> {
+    match whole.read(lot) {
+        Some(found) => Some(Parsed { found, is_arc: Some(false) }),
+        None => parse_any(lot),
+    }
+}
+
+fn parse_any(lot: &Lot) -> Option<Parsed> {
     let reader = Reader::resumed(&lot.bytes[..], lot.offset, None).ok()?;
     let mut reader = reader.with_block_bytes_max(UNPACKED_BYTES_MAX as u64);
     let (mut found, mut bytes, mut is_arc) = (Vec::new(), 0, None);
@@ -78,7 +93,7 @@ fn parse(lot: &Lot) -> Option<Parsed> {
             return None;
         }
         let digest = PayloadDigest::of_record(record);
-        found.push(Found { item, digest });
+        found.push(Found { item, digest, member: None });
     }
     Some(Parsed { found, is_arc: is_arc.flatten() })
 }
@@ -101,9 +116,9 @@ enum Reading<R> {
 
 impl<R: Read> Members<R> {
     /// Reads a file that begins with a member; some lots at a time are given to the workers.
-    pub(super) fn new(source: R, workers: Sender<Work>, lots_ahead: usize) -> Members<R> {
-        let window =
-            Window { cutter: Cutter::new(source), lots: VecDeque::new(), workers, lots_ahead, read_to: 0 };
+    pub(super) fn new(source: R, (workers, lots_ahead): (Sender<Work>, usize), pool: Pool) -> Members<R> {
+        let cutter = Cutter::new(source, pool);
+        let window = Window { cutter, lots: VecDeque::new(), workers, lots_ahead, read_to: 0 };
         Members { reading: Some(Reading::Lots(window)), offset: 0, is_arc: None }
     }
 

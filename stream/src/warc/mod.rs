@@ -20,10 +20,12 @@ mod input;
 mod lots;
 mod members;
 mod originals;
+mod pool;
 mod reader;
 mod report;
 pub mod stored;
 mod unpack;
+mod whole;
 mod write;
 
 pub use self::ahead::read_ahead;

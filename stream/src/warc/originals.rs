@@ -1,7 +1,8 @@
 //! Bodies that later records of an import may refer to: a revisit has only an HTTP head, its body is in an earlier capture.
 //!
 //! Bounded in bytes; what was not used for longest goes first. All imports of a gateway share one, so that a file may refer to
-//! another.
+//! another. Where a capture is a gzip member of its own, that member is held: it has a fifth of the bytes, and is unpacked when
+//! a revisit asks for it, which few captures are.
 //!
 //! Found by the SHA-1 of their payload, which is what a repository keeps, or by what else a revisit may tell of them
 //! ([`Clue`]): the SHA-256 that their own record declares, or their URL and date.
@@ -11,7 +12,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 
-use super::digest::sha256;
+use super::digest::{http_parts, sha256};
+use super::head::Kind;
+use super::reader::{Block, Item, Reader};
 
 /// A capture that others may refer to.
 #[derive(Clone, Debug)]
@@ -55,8 +58,17 @@ const CLUES_MAX: usize = 16;
 
 struct Entry {
     used: u64,
+    /// Without head and body if it has a member.
     original: Original,
+    /// The gzip member whose record it is.
+    member: Option<Bytes>,
     clues: Vec<Clue>,
+}
+
+impl Entry {
+    fn cost(&self) -> usize {
+        cost(&self.original, self.member.as_ref())
+    }
 }
 
 #[derive(Default)]
@@ -82,29 +94,42 @@ impl Originals {
         Originals { held: Arc::default(), bytes_max }
     }
 
-    /// Holds a capture, to be found by its digest and by these.
-    pub(super) fn insert(&self, original: &Original, clues: impl IntoIterator<Item = Clue>) {
-        if original.body.is_empty() || cost(original) > self.bytes_max / 4 {
+    /// Holds a capture, to be found by its digest and by these; `member` is what it came in, if it is alone in it.
+    pub(super) fn insert(
+        &self,
+        original: &Original,
+        member: Option<Bytes>,
+        clues: impl IntoIterator<Item = Clue>,
+    ) {
+        if original.body.is_empty() || cost(original, member.as_ref()) > self.bytes_max / 4 {
             return;
         }
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        held.insert(original, clues);
+        held.insert(original, member, clues);
         while held.bytes > self.bytes_max && held.forget_oldest() {}
     }
 
     pub(super) fn get(&self, digest: &[u8; 20]) -> Option<Original> {
-        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        held.by_digest.get(digest).map(|entry| entry.original.clone())
+        self.unpacked(|_| Some(*digest))
     }
 
     pub(super) fn find(&self, clue: &Clue) -> Option<Original> {
+        self.unpacked(|held| held.by_clue.get(clue).copied())
+    }
+
+    fn unpacked(&self, digest: impl FnOnce(&Held) -> Option<[u8; 20]>) -> Option<Original> {
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        held.by_digest.get(held.by_clue.get(clue)?).map(|entry| entry.original.clone())
+        let entry = held.by_digest.get(&digest(&held)?)?;
+        let (original, member) = (entry.original.clone(), entry.member.clone());
+        drop(held);
+        let Some(member) = member else { return Some(original) };
+        let (head, body) = parts(&member)?;
+        Some(Original { head, body, ..original })
     }
 }
 
 impl Held {
-    fn insert(&mut self, original: &Original, clues: impl IntoIterator<Item = Clue>) {
+    fn insert(&mut self, original: &Original, member: Option<Bytes>, clues: impl IntoIterator<Item = Clue>) {
         let digest = original.payload_digest;
         self.uses += 1;
         let used = self.uses;
@@ -118,12 +143,17 @@ impl Held {
             }
             hash_map::Entry::Vacant(place) => {
                 let mut original = original.clone();
-                if original.body.len() < COPIED_BYTES {
+                // It lies in a larger piece of memory, too.
+                let member = member.map(|member| Bytes::copy_from_slice(&member));
+                if member.is_some() {
+                    (original.head, original.body) = (Bytes::new(), Bytes::new());
+                } else if original.body.len() < COPIED_BYTES {
                     original.body = Bytes::copy_from_slice(&original.body);
                     original.head = Bytes::copy_from_slice(&original.head);
                 }
-                self.bytes += cost(&original);
-                place.insert(Entry { used, original, clues: Vec::new() })
+                let entry = Entry { used, original, member, clues: Vec::new() };
+                self.bytes += entry.cost();
+                place.insert(entry)
             }
         };
         for clue in clues {
@@ -139,7 +169,7 @@ impl Held {
     fn forget_oldest(&mut self) -> bool {
         let Some((_, oldest)) = self.by_use.pop_first() else { return false };
         let Some(gone) = self.by_digest.remove(&oldest) else { return false };
-        self.bytes -= cost(&gone.original) + gone.clues.len() * CLUE_BYTES;
+        self.bytes -= gone.cost() + gone.clues.len() * CLUE_BYTES;
         for clue in gone.clues {
             if self.by_clue.get(&clue) == Some(&oldest) {
                 self.by_clue.remove(&clue);
@@ -155,8 +185,16 @@ impl std::fmt::Debug for Originals {
     }
 }
 
-fn cost(original: &Original) -> usize {
-    original.head.len() + original.body.len() + original.mime.len() + ENTRY_BYTES
+fn cost(original: &Original, member: Option<&Bytes>) -> usize {
+    let content = member.map_or(original.head.len() + original.body.len(), Bytes::len);
+    content + original.mime.len() + ENTRY_BYTES
+}
+
+/// HTTP head and body of the record that a member is.
+fn parts(member: &[u8]) -> Option<(Bytes, Bytes)> {
+    let Item::Record(record) = Reader::new(member).ok()?.next().ok()?? else { return None };
+    let (kind, Block::Whole(block)) = (record.kind(), record.block) else { return None };
+    Some(if kind == Kind::Response { http_parts(block) } else { (Bytes::new(), block) })
 }
 
 #[cfg(test)]
@@ -172,9 +210,9 @@ mod tests {
     fn what_was_not_used_goes_first() {
         let originals = Originals::new(10_000);
         for n in [0, 1, 2, 3, 0, 4] {
-            originals.insert(&original(n, 2000), []);
+            originals.insert(&original(n, 2000), None, []);
         }
-        originals.insert(&original(9, 9000), []);
+        originals.insert(&original(9, 9000), None, []);
         let held: Vec<bool> = (0..10).map(|n| originals.get(&[n; 20]).is_some()).collect();
         assert_eq!(held, [true, false, true, true, true, false, false, false, false, false]);
     }
@@ -183,20 +221,43 @@ mod tests {
     fn clues_find_a_capture_while_it_is_held() {
         let originals = Originals::new(10_000);
         let at = |n: u64| Clue::place("http://h/", n * 1000);
-        originals.insert(&original(0, 2000), [at(0), Clue::sha256([7; 32])]);
-        originals.insert(&original(1, 2000), [at(1)]);
+        originals.insert(&original(0, 2000), None, [at(0), Clue::sha256([7; 32])]);
+        originals.insert(&original(1, 2000), None, [at(1)]);
         let digest = |clue: &Clue| originals.find(clue).map(|found| found.payload_digest[0]);
         assert_eq!(
             [at(0), at(1), at(2), Clue::sha256([7; 32])].map(|c| digest(&c)),
             [Some(0), Some(1), None, Some(0)]
         );
         assert_eq!(digest(&Clue::place("http://h/", 999)), Some(0), "of the same second");
-        (2..6).for_each(|n| originals.insert(&original(n, 2000), (0..100).map(at)));
+        (2..6).for_each(|n| originals.insert(&original(n, 2000), None, (0..100).map(at)));
         assert_eq!(digest(&Clue::sha256([7; 32])), None);
         let held = originals.held.lock().unwrap();
         let clues: usize = held.by_digest.values().map(|entry| entry.clues.len()).sum();
-        let bytes: usize = held.by_digest.values().map(|entry| cost(&entry.original)).sum();
+        let bytes: usize = held.by_digest.values().map(Entry::cost).sum();
         assert_eq!(held.bytes, bytes + clues * CLUE_BYTES);
         assert!(held.bytes <= 10_000 && held.by_clue.len() <= clues, "{} bytes, {clues} clues", held.bytes);
+    }
+
+    #[test]
+    fn what_is_held_as_a_member_is_unpacked_for_who_asks() {
+        use crate::warc::{Form, Importer, Writer, read_ahead};
+        let (mut writer, mut file) = (Writer::new(Form::Gzip), Vec::new());
+        let body = b"the same again ".repeat(1000);
+        writer.resource("http://h/", 5000, "text/plain", &body, &mut file);
+        let originals = Originals::new(100_000);
+        let mut digest = None;
+        let (_, taken) = read_ahead(&file[..], &mut Importer::new(originals.clone()), |capture| {
+            digest = Some(capture.payload_digest);
+            Ok::<_, ()>(())
+        });
+        taken.unwrap();
+        let held = originals.held.lock().unwrap().bytes;
+        assert!(held < body.len() / 4, "{held} bytes are held");
+        let by_digest = originals.get(&digest.unwrap()).unwrap();
+        let by_place = originals.find(&Clue::place("http://h/", 5000)).unwrap();
+        for found in [by_digest, by_place] {
+            assert!(found.body == body && found.head.is_empty());
+            assert_eq!((&found.mime[..], found.fetched_at_ms), ("text/plain", 5000));
+        }
     }
 }

@@ -484,7 +484,7 @@ impl<R: Read> Reader<R> {
 }
 
 /// Length of a WARC record's head: up to the first empty line. The bytes before `seen` hold no end but that of a line.
-fn warc_head_len(bytes: &[u8], seen: usize) -> Option<usize> {
+pub(super) fn warc_head_len(bytes: &[u8], seen: usize) -> Option<usize> {
     let from = seen.saturating_sub(2);
     let mut rest = bytes.get(from..)?.iter().enumerate().filter(|(_, byte)| **byte == b'\n');
     rest.find_map(|(at, _)| {

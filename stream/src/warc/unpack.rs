@@ -158,7 +158,7 @@ pub(super) fn is_gzip(start: &[u8]) -> bool {
 }
 
 /// Length of the head that a gzip member begins with; none if more of it is to come.
-fn gzip_head_len(bytes: &[u8]) -> Result<Option<usize>, &'static str> {
+pub(super) fn gzip_head_len(bytes: &[u8]) -> Result<Option<usize>, &'static str> {
     const HEAD_BYTES: usize = 10;
     const CHECKED: u8 = 2;
     const EXTRA: u8 = 4;

@@ -1,0 +1,223 @@
+//! Lots of members that are one whole WARC record each, which is what nearly all members of nearly all files are.
+//!
+//! ```text
+//!   lot:      member member member …          packed
+//!                │      │      │
+//!   buffers:  [record record …] [record …]    unpacked end to end, each buffer some records
+//! ```
+//!
+//! They are unpacked where they stay, a whole member at a time, into memory that is used again. A lot with anything else in it
+//! (damage, several records in a member, ARC, empty lines before a record) is left to the [`Reader`](super::Reader), which knows
+//! all that: what is found here is what it would find.
+
+use bytes::Bytes;
+use flate2::{Decompress, FlushDecompress, Status};
+
+use super::digest::PayloadDigest;
+use super::head::Head;
+use super::lots::Lot;
+use super::members::{Found, UNPACKED_BYTES_MAX};
+use super::pool::Pool;
+use super::reader::{Block, Item, WarcRecord, warc_head_len};
+use super::unpack::{gzip_head_len, is_gzip};
+
+/// Bytes of a buffer: a member that does not fit in gets a larger one.
+const BUFFER_BYTES: usize = 512 << 10;
+/// A buffer with so many bytes is full: what is in it is still in the core's cache when digests are computed.
+const FULL_BYTES: usize = 256 << 10;
+/// Longer heads are somebody else's.
+const HEAD_BYTES_MAX: usize = 64 << 10;
+const TRAILER_BYTES: usize = 8;
+
+/// Reads lots.
+pub(super) struct WholeMembers {
+    inflate: Decompress,
+    pool: Pool,
+}
+
+/// A member in a buffer.
+struct Member {
+    /// Where it is in the lot, packed.
+    at: usize,
+    end: usize,
+    /// Where it ends in the buffer.
+    unpacked_end: usize,
+}
+
+impl WholeMembers {
+    pub(super) fn new(pool: Pool) -> WholeMembers {
+        WholeMembers { inflate: Decompress::new(false), pool }
+    }
+
+    /// All records of a lot; nothing if it has anything else.
+    pub(super) fn read(&mut self, lot: &Lot) -> Option<Vec<Found>> {
+        let (mut found, mut at, mut bytes) = (Vec::new(), 0, 0);
+        while at < lot.bytes.len() {
+            let mut buffer = self.pool.take(BUFFER_BYTES);
+            let (mut members, mut used) = (Vec::new(), 0);
+            while at < lot.bytes.len() && used < FULL_BYTES {
+                let (read, unpacked) = self.unpack(lot.bytes.get(at..)?, &mut buffer, used)?;
+                used += unpacked;
+                members.push(Member { at, end: at + read, unpacked_end: used });
+                at += read;
+            }
+            bytes += used;
+            if bytes > UNPACKED_BYTES_MAX {
+                return None;
+            }
+            let mut rest = self.pool.share(buffer, used);
+            let mut start = 0;
+            for member in members {
+                let unpacked = rest.split_to(member.unpacked_end - start);
+                start = member.unpacked_end;
+                found.push(record(lot, &member, unpacked)?);
+            }
+        }
+        Some(found)
+    }
+
+    /// Unpacks the member that `packed` begins with behind what the buffer holds; says how long it is, and how long unpacked.
+    fn unpack(&mut self, packed: &[u8], buffer: &mut Vec<u8>, used: usize) -> Option<(usize, usize)> {
+        if !is_gzip(packed) {
+            return None;
+        }
+        let head_len = gzip_head_len(packed).ok()??;
+        self.inflate.reset(false);
+        let blocks = packed.get(head_len..)?;
+        loop {
+            let (read, written) = (self.inflate.total_in() as usize, self.inflate.total_out() as usize);
+            let room = buffer.get_mut(used + written..)?;
+            match self.inflate.decompress(blocks.get(read..)?, room, FlushDecompress::Finish).ok()? {
+                Status::StreamEnd => break,
+                _ if self.inflate.total_out() as usize == buffer.len() - used => grow(buffer)?,
+                _ => return None,
+            }
+        }
+        let (read, written) = (self.inflate.total_in() as usize, self.inflate.total_out() as usize);
+        let trailer: &[u8; TRAILER_BYTES] = blocks.get(read..)?.first_chunk()?;
+        let mut crc = flate2::Crc::new();
+        crc.update(buffer.get(used..used + written)?);
+        let [sum, amount] = [crc.sum().to_le_bytes(), crc.amount().to_le_bytes()];
+        let is_sound = trailer.starts_with(&sum) && trailer.ends_with(&amount);
+        is_sound.then_some((head_len + read + TRAILER_BYTES, written))
+    }
+}
+
+/// Doubles a buffer; nothing if that were too much.
+fn grow(buffer: &mut Vec<u8>) -> Option<()> {
+    let len = buffer.len() * 2;
+    if len > 2 * UNPACKED_BYTES_MAX {
+        return None;
+    }
+    buffer.resize(len, 0);
+    Some(())
+}
+
+/// The record that a member is, with its digest.
+fn record(lot: &Lot, member: &Member, mut unpacked: Bytes) -> Option<Found> {
+    if !unpacked.starts_with(b"WARC/") {
+        return None;
+    }
+    let start = unpacked.get(..unpacked.len().min(HEAD_BYTES_MAX))?;
+    let head = Head::warc(unpacked.split_to(warc_head_len(start, 0)?));
+    let len = usize::try_from(head.block_len().ok()?).ok()?;
+    let ends = unpacked.get(len..)?.iter().all(|byte| matches!(byte, b'\r' | b'\n'));
+    if !ends {
+        return None;
+    }
+    unpacked.truncate(len);
+    let record = WarcRecord {
+        offset: lot.offset + member.at as u64,
+        stored_bytes: (member.end - member.at) as u64,
+        shares_member: false,
+        head,
+        block: Block::Whole(unpacked),
+    };
+    let digest = PayloadDigest::of_record(&record);
+    Some(Found { item: Item::Record(record), digest, member: Some(lot.bytes.slice(member.at..member.end)) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::warc::lots::tests::members;
+    use crate::warc::{Form, Reader, Writer};
+    use std::io::Write;
+
+    fn lot(bytes: Vec<u8>) -> Lot {
+        Lot { offset: 1000, bytes: bytes.into(), begins: true, is_whole: true }
+    }
+
+    fn packed(plain: &[u8]) -> Vec<u8> {
+        let mut packer = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        packer.write_all(plain).unwrap();
+        packer.finish().unwrap()
+    }
+
+    fn record(body: &[u8]) -> Vec<u8> {
+        let mut out = Vec::new();
+        Writer::new(Form::Plain).resource("http://h/", 0, "text/plain", body, &mut out);
+        out
+    }
+
+    #[test]
+    fn what_is_found_is_what_a_reader_finds() {
+        // Small ones, one that fits into no buffer, and one whose head has a name.
+        let named = flate2::GzBuilder::new().filename("a name").comment("a comment");
+        let mut named = named.write(Vec::new(), flate2::Compression::fast());
+        named.write_all(&record(b"named")).unwrap();
+        let all = [members(30, 20_000), members(1, 3 << 20), vec![named.finish().unwrap()]].concat();
+        let lot = lot(all.concat());
+        let mut whole = WholeMembers::new(Pool::default());
+        // Twice: the second time in memory that was used before.
+        for _ in 0..2 {
+            let found = whole.read(&lot).unwrap();
+            assert_eq!(found.len(), all.len());
+            let mut reader = Reader::resumed(&lot.bytes[..], lot.offset, None).unwrap();
+            for (found, member) in found.into_iter().zip(&all) {
+                let (Item::Record(here), Some(Item::Record(there))) = (found.item, reader.next().unwrap())
+                else {
+                    panic!("no record");
+                };
+                assert_eq!((here.offset, here.stored_bytes), (there.offset, there.stored_bytes));
+                assert_eq!(format!("{:?}", here.head), format!("{:?}", there.head));
+                let (Block::Whole(ours), Block::Whole(theirs)) = (&here.block, &there.block) else {
+                    panic!("not whole");
+                };
+                assert!(ours == theirs && found.member.unwrap() == *member && !here.shares_member);
+                assert_eq!(found.digest.unwrap().kept, PayloadDigest::of_record(&there).unwrap().kept);
+            }
+        }
+    }
+
+    #[test]
+    fn anything_else_is_left_to_the_reader() {
+        let good = packed(&record(b"hello"));
+        let with = |at: usize, byte: u8| {
+            let mut bytes = good.clone();
+            bytes[at] ^= byte;
+            bytes
+        };
+        let end = good.len();
+        for (what, bytes) in [
+            ("a bit of the checksum", with(end - 8, 1)),
+            ("a bit of the length", with(end - 1, 1)),
+            ("a bit within", with(end / 2, 8)),
+            ("an unknown flag", with(3, 0x80)),
+            ("its end is cut", good[..end - 3].to_vec()),
+            ("something behind it", [&good[..], b"more"].concat()),
+            ("two records in a member", packed(&[record(b"one"), record(b"two")].concat())),
+            ("an empty line first", packed(&[b"\r\n", &record(b"one")[..]].concat())),
+            ("a length that is too large", packed(b"WARC/1.0\r\nContent-Length: 99\r\n\r\nshort\r\n\r\n")),
+            ("a length that is too small", packed(b"WARC/1.0\r\nContent-Length: 2\r\n\r\nlonger\r\n\r\n")),
+            ("no length", packed(b"WARC/1.0\r\nWARC-Type: resource\r\n\r\n\r\n\r\n")),
+            ("nothing in it", packed(b"")),
+            ("an ARC record", packed(b"http://h/ 1.2.3.4 20260101000000 text/html 3\nabc\n")),
+            ("more than a lot may have", packed(&record(&vec![7; UNPACKED_BYTES_MAX]))),
+        ] {
+            let mut whole = WholeMembers::new(Pool::default());
+            assert!(whole.read(&lot(bytes)).is_none(), "{what}");
+            assert_eq!(whole.read(&lot(good.clone())).unwrap().len(), 1, "after {what}");
+        }
+    }
+}
