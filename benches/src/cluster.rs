@@ -96,8 +96,13 @@ impl TestCluster {
 
     /// A client with connections of its own, on the caller's runtime.
     pub async fn client(&self) -> Cluster {
+        self.client_with(ClusterSettings::default()).await
+    }
+
+    /// The same with settings of its own, but for how pages are packed.
+    pub async fn client_with(&self, settings: ClusterSettings) -> Cluster {
         let address = self.server.as_ref().expect("a running server").address();
-        let settings = ClusterSettings { compression: self.options.compression, ..Default::default() };
+        let settings = ClusterSettings { compression: self.options.compression, ..settings };
         Cluster::connect(address, settings).await.expect("a connection")
     }
 }

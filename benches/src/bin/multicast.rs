@@ -2,9 +2,10 @@
 //! scan and when each has its own; beside it, as many bytes through plain loopback connections, touched by who reads them, or
 //! checked as a client checks records.
 //!
-//! `multicast [--megabytes N] [--clients N] [--rounds N] [--dir DIR]`: one read node (log, bodies as they are, read with O_DIRECT),
+//! `multicast [--megabytes N] [--clients N] [--rounds N] [--dir DIR] [--holds CREDIT:QUEUE,…]`: one read node (log, bodies as they are, read with O_DIRECT),
 //! node and clients in this process. Bytes read are those of `/proc/self/io`. Pages are random bytes, so they take the room they
-//! say. In each round every way has its turn.
+//! say. In each round every way has its turn. With `--holds` there is one shared scan more for each pair, whose clients hold so many KiB on
+//! a connection and behind it.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -14,8 +15,8 @@ use std::time::Instant;
 use webbase_benches::arguments::Arguments;
 use webbase_benches::cluster::{ClusterOptions, TestCluster, runtime};
 use webbase_benches::measure::{median, touch};
-use webbase_node::How;
 use webbase_node::wire::spec::StreamSpec;
+use webbase_node::{ClusterSettings, How};
 use webbase_storage::{Compression, Organization, Page, crc64};
 
 const PAGE_BYTES: usize = 32 << 10;
@@ -51,13 +52,16 @@ fn main() {
     let cluster = TestCluster::start(&dir, options);
     let ours = runtime(2, "clients");
     ours.block_on(fill(&cluster, megabytes));
+    let holds = arguments.value("--holds").unwrap_or_default();
+    let holds: Vec<ClusterSettings> = holds.split_terminator(',').map(hold).collect();
     println!("| round | way | disk MB read | MB delivered | MB/s delivered |\n|---|---|---:|---:|---:|");
     let (mut disk, mut delivered, mut of_loopback) = (Vec::new(), Vec::new(), Vec::new());
     let mut of_checked = Vec::new();
     for round in 1..=rounds {
-        let one = ours.block_on(stream(&cluster, 1, false));
-        let separate = ours.block_on(stream(&cluster, clients, false));
-        let shared = ours.block_on(stream(&cluster, clients, true));
+        let usual = ClusterSettings::default();
+        let one = ours.block_on(stream(&cluster, 1, false, &usual));
+        let separate = ours.block_on(stream(&cluster, clients, false, &usual));
+        let shared = ours.block_on(stream(&cluster, clients, true, &usual));
         let raw = loopback(clients, shared.delivered_bytes / clients as u64, touch);
         let checked = loopback(clients, shared.delivered_bytes / clients as u64, crc64);
         for (way, m) in [
@@ -69,6 +73,11 @@ fn main() {
         ] {
             let (read, sent) = (m.read_bytes as f64 / 1e6, m.delivered_bytes as f64 / 1e6);
             println!("| {round} | {way} | {read:.0} | {sent:.0} | {:.0} |", m.rate());
+        }
+        for settings in &holds {
+            let m = ours.block_on(stream(&cluster, clients, true, settings));
+            let (credit, queue) = (settings.client.limits.credit_bytes >> 10, settings.queue_bytes >> 10);
+            println!("| {round} | shared, {credit} + {queue} KiB | | | {:.0} |", m.rate());
         }
         assert_eq!(shared.delivered_bytes, separate.delivered_bytes, "everybody gets everything");
         disk.push(shared.read_bytes as f64 / one.read_bytes as f64);
@@ -115,10 +124,19 @@ fn read_bytes() -> u64 {
     line.parse().expect("a number")
 }
 
-async fn stream(cluster: &TestCluster, clients: usize, shared: bool) -> Measured {
+/// What a client may hold, of "CREDIT:QUEUE" in KiB.
+fn hold(pair: &str) -> ClusterSettings {
+    let (credit, queue) = pair.split_once(':').expect("CREDIT:QUEUE");
+    let mut settings = ClusterSettings::default();
+    settings.client.limits.credit_bytes = credit.parse::<u32>().expect("KiB") << 10;
+    settings.queue_bytes = queue.parse::<usize>().expect("KiB") << 10;
+    settings
+}
+
+async fn stream(cluster: &TestCluster, clients: usize, shared: bool, settings: &ClusterSettings) -> Measured {
     let mut all = Vec::new();
     for _ in 0..clients {
-        all.push(cluster.client().await);
+        all.push(cluster.client_with(settings.clone()).await);
     }
     let (before, began) = (read_bytes(), Instant::now());
     let tasks: Vec<_> = all
