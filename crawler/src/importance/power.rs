@@ -18,6 +18,9 @@ use super::{FixedPoint, Personalisation, Settings, Solution};
 /// Parts of a round, for as many threads at most.
 const PARTS: usize = 64;
 
+/// Pages whose sums are in the cache at a time.
+const RUN: usize = 512;
+
 /// What a round starts from: the sums that decide r.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Sums {
@@ -138,7 +141,8 @@ fn cut<'a>(parts: &[Range<usize>], mut passed_on: &'a mut [f64]) -> Vec<Part<'a>
     pieces
 }
 
-/// What the pages of a part pass on next; `own` is what a page has of E.
+/// What the pages of a part pass on next; `own` is what a page has of E. A run of pages gathers first, and then makes values of it: a loop
+/// that does nothing else has the rows of more pages under way at a time.
 #[expect(
     clippy::indexing_slicing,
     reason = "rows name pages there are; a part's piece is as long as its pages"
@@ -152,14 +156,22 @@ fn step(
     part: &mut Part<'_>,
 ) -> Sums {
     let mut sums = Sums::default();
-    let first = part.pages.start;
-    into.for_rows(part.pages.clone(), |page, sources| {
-        let value = by_links * gather(passing, sources) + own(page);
-        let degree = degrees[page];
-        sums.change += (value - had(passing[page], degree)).abs();
-        sums.add(value, f64::from(degree));
-        part.passed_on[page - first] = passed_on(value, degree);
-    });
+    for (first, places) in part.pages.clone().step_by(RUN).zip(part.passed_on.chunks_mut(RUN)) {
+        let run = first..first + places.len();
+        let mut next = places.iter_mut();
+        into.for_rows(run.clone(), |_, sources| {
+            if let Some(place) = next.next() {
+                *place = gather(passing, sources);
+            }
+        });
+        let known = degrees[run.clone()].iter().zip(&passing[run.clone()]);
+        for (page, (place, (degree, before))) in run.zip(places.iter_mut().zip(known)) {
+            let value = by_links * *place + own(page);
+            sums.change += (value - had(*before, *degree)).abs();
+            sums.add(value, f64::from(*degree));
+            *place = passed_on(value, *degree);
+        }
+    }
     sums
 }
 
