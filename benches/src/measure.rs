@@ -43,7 +43,8 @@ pub fn timed<T>(work: impl FnOnce() -> T) -> (T, Cost) {
 }
 
 /// As getrusage's user and system time together, but to the nanosecond.
-fn cpu_s() -> f64 {
+/// CPU seconds of this process so far.
+pub fn cpu_s() -> f64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     now.tv_sec as f64 + now.tv_nsec as f64 / 1e9
 }

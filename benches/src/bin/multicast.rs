@@ -1,6 +1,7 @@
 //! Many clients of one stream over a store that is not cached: what the disk reads, and what is delivered, when they share a
 //! scan and when each has its own; beside it, as many bytes through plain loopback connections, touched by who reads them, or
-//! checked as a client checks records.
+//! checked as a client checks records. Those come out of one small buffer that never leaves the processor's cache; pages don't, so
+//! the limit for pages is loopback whose bytes are as many as theirs, sent to everybody and checked.
 //!
 //! `multicast [--megabytes N] [--clients N] [--rounds N] [--dir DIR] [--holds CREDIT:QUEUE,…]`: one read node (log, bodies as they are, read with O_DIRECT),
 //! node and clients in this process. Bytes read are those of `/proc/self/io`. Pages are random bytes, so they take the room they
@@ -14,12 +15,17 @@ use std::time::Instant;
 
 use webbase_benches::arguments::Arguments;
 use webbase_benches::cluster::{ClusterOptions, TestCluster, runtime};
-use webbase_benches::measure::{median, touch};
+use webbase_benches::measure::{cpu_s, median, touch};
 use webbase_node::wire::spec::StreamSpec;
 use webbase_node::{ClusterSettings, How};
 use webbase_storage::{Compression, Organization, Page, crc64};
 
+#[global_allocator]
+static MEMORY: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 const PAGE_BYTES: usize = 32 << 10;
+/// Bytes of a write and of a read through plain loopback.
+const WRITE_BYTES: usize = 256 << 10;
 
 /// What one way of delivering costs and brings.
 #[derive(Clone, Copy)]
@@ -27,11 +33,16 @@ struct Measured {
     read_bytes: u64,
     delivered_bytes: u64,
     seconds: f64,
+    cpu_s: f64,
 }
 
 impl Measured {
     fn rate(&self) -> f64 {
         self.delivered_bytes as f64 / 1e6 / self.seconds
+    }
+
+    fn cpu_s_per_gb(&self) -> f64 {
+        self.cpu_s / (self.delivered_bytes as f64 / 1e9)
     }
 }
 
@@ -54,36 +65,52 @@ fn main() {
     ours.block_on(fill(&cluster, megabytes));
     let holds = arguments.value("--holds").unwrap_or_default();
     let holds: Vec<ClusterSettings> = holds.split_terminator(',').map(hold).collect();
-    println!("| round | way | disk MB read | MB delivered | MB/s delivered |\n|---|---|---:|---:|---:|");
+    println!(
+        "| round | way | disk MB read | MB delivered | MB/s delivered | CPU s/GB |\n|---|---|---:|---:|---:|---:|"
+    );
     let (mut disk, mut delivered, mut of_loopback) = (Vec::new(), Vec::new(), Vec::new());
-    let mut of_checked = Vec::new();
+    let (mut of_checked, mut of_limit) = (Vec::new(), Vec::new());
+    let (small, pages) = (vec![7_u8; WRITE_BYTES], vec![7_u8; megabytes * 1_000_000]);
     for round in 1..=rounds {
         let usual = ClusterSettings::default();
         let one = ours.block_on(stream(&cluster, 1, false, &usual));
         let separate = ours.block_on(stream(&cluster, clients, false, &usual));
         let shared = ours.block_on(stream(&cluster, clients, true, &usual));
-        let raw = loopback(clients, shared.delivered_bytes / clients as u64, touch);
-        let checked = loopback(clients, shared.delivered_bytes / clients as u64, crc64);
+        let each = shared.delivered_bytes / clients as u64;
+        let raw = loopback(clients, each, &small, touch);
+        let checked = loopback(clients, each, &small, crc64);
+        let limit = loopback(clients, each, &pages, crc64);
         for (way, m) in [
             ("one client", one),
             ("separate scans", separate),
             ("one shared scan", shared),
             ("plain loopback", raw),
             ("loopback, checked", checked),
+            ("loopback, as many bytes, checked", limit),
         ] {
             let (read, sent) = (m.read_bytes as f64 / 1e6, m.delivered_bytes as f64 / 1e6);
-            println!("| {round} | {way} | {read:.0} | {sent:.0} | {:.0} |", m.rate());
+            println!(
+                "| {round} | {way} | {read:.0} | {sent:.0} | {:.0} | {:.2} |",
+                m.rate(),
+                m.cpu_s_per_gb()
+            );
         }
         for settings in &holds {
             let m = ours.block_on(stream(&cluster, clients, true, settings));
-            let (credit, queue) = (settings.client.limits.credit_bytes >> 10, settings.queue_bytes >> 10);
-            println!("| {round} | shared, {credit} + {queue} KiB | | | {:.0} |", m.rate());
+            let (credit, queue) =
+                (settings.client.limits.credit_bytes_near >> 10, settings.queue_bytes >> 10);
+            println!(
+                "| {round} | shared, {credit} + {queue} KiB | | | {:.0} | {:.2} |",
+                m.rate(),
+                m.cpu_s_per_gb()
+            );
         }
         assert_eq!(shared.delivered_bytes, separate.delivered_bytes, "everybody gets everything");
         disk.push(shared.read_bytes as f64 / one.read_bytes as f64);
         delivered.push(shared.rate() / separate.rate());
         of_loopback.push(shared.rate() / raw.rate());
         of_checked.push(shared.rate() / checked.rate());
+        of_limit.push(shared.rate() / limit.rate());
     }
     println!(
         "\n{clients} clients, {megabytes} MB of pages, {rounds} rounds, medians of ratios inside a round:"
@@ -92,6 +119,7 @@ fn main() {
     println!("delivered, times separate scans: {:.2}", median(delivered.into_iter()));
     println!("delivered, of plain loopback: {:.2}", median(of_loopback.into_iter()));
     println!("delivered, of loopback with the check: {:.2}", median(of_checked.into_iter()));
+    println!("delivered, of loopback with as many bytes and the check: {:.2}", median(of_limit.into_iter()));
 }
 
 async fn fill(cluster: &TestCluster, megabytes: usize) {
@@ -128,7 +156,7 @@ fn read_bytes() -> u64 {
 fn hold(pair: &str) -> ClusterSettings {
     let (credit, queue) = pair.split_once(':').expect("CREDIT:QUEUE");
     let mut settings = ClusterSettings::default();
-    settings.client.limits.credit_bytes = credit.parse::<u32>().expect("KiB") << 10;
+    settings.client.limits.credit_bytes_near = credit.parse::<u32>().expect("KiB") << 10;
     settings.queue_bytes = queue.parse::<usize>().expect("KiB") << 10;
     settings
 }
@@ -138,7 +166,7 @@ async fn stream(cluster: &TestCluster, clients: usize, shared: bool, settings: &
     for _ in 0..clients {
         all.push(cluster.client_with(settings.clone()).await);
     }
-    let (before, began) = (read_bytes(), Instant::now());
+    let (before, began, cpu) = (read_bytes(), Instant::now(), cpu_s());
     let tasks: Vec<_> = all
         .into_iter()
         .map(|client| {
@@ -157,28 +185,32 @@ async fn stream(cluster: &TestCluster, clients: usize, shared: bool, settings: &
     for task in tasks {
         delivered_bytes += task.await.expect("a client");
     }
-    Measured { read_bytes: read_bytes() - before, delivered_bytes, seconds: began.elapsed().as_secs_f64() }
+    let (seconds, cpu_s) = (began.elapsed().as_secs_f64(), cpu_s() - cpu);
+    Measured { read_bytes: read_bytes() - before, delivered_bytes, seconds, cpu_s }
 }
 
-/// As many connections, as many bytes through each, written from memory, read and looked at.
-fn loopback(connections: usize, bytes: u64, look: fn(&[u8]) -> u64) -> Measured {
-    let began = Instant::now();
+/// As many connections, as many bytes through each, written from memory from its first byte to its last and again, read and looked at.
+fn loopback(connections: usize, bytes: u64, memory: &[u8], look: fn(&[u8]) -> u64) -> Measured {
+    let (began, cpu) = (Instant::now(), cpu_s());
     std::thread::scope(|scope| {
         for _ in 0..connections {
             let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
             let address = listener.local_addr().expect("an address");
             scope.spawn(move || {
                 let (mut socket, _) = listener.accept().expect("a connection");
-                let (buffer, mut left) = (vec![7_u8; 256 << 10], bytes);
-                while left > 0 {
-                    let n = left.min(buffer.len() as u64);
-                    socket.write_all(&buffer[..n as usize]).expect("a write");
-                    left -= n;
+                let mut left = bytes as usize;
+                for piece in memory.chunks(WRITE_BYTES).cycle() {
+                    let piece = &piece[..piece.len().min(left)];
+                    socket.write_all(piece).expect("a write");
+                    left -= piece.len();
+                    if left == 0 {
+                        break;
+                    }
                 }
             });
             scope.spawn(move || {
                 let mut socket = TcpStream::connect(address).expect("a connection");
-                let (mut buffer, mut left) = (vec![0_u8; 256 << 10], bytes);
+                let (mut buffer, mut left) = (vec![0_u8; WRITE_BYTES], bytes);
                 while left > 0 {
                     let n = socket.read(&mut buffer).expect("a read");
                     std::hint::black_box(look(&buffer[..n]));
@@ -188,5 +220,5 @@ fn loopback(connections: usize, bytes: u64, look: fn(&[u8]) -> u64) -> Measured 
         }
     });
     let delivered_bytes = bytes * connections as u64;
-    Measured { read_bytes: 0, delivered_bytes, seconds: began.elapsed().as_secs_f64() }
+    Measured { read_bytes: 0, delivered_bytes, seconds: began.elapsed().as_secs_f64(), cpu_s: cpu_s() - cpu }
 }

@@ -130,15 +130,19 @@ impl Client {
         settings: ClientSettings,
     ) -> Result<Client> {
         let peer = address.to_string();
+        let mut limits = settings.limits;
+        if address.ip().is_loopback() {
+            limits.credit_bytes = limits.credit_bytes_near;
+        }
         let hello = Hello {
             repository: settings.repository,
             token: settings.token.map(|token| token.bytes()),
-            credit_bytes: settings.limits.credit_bytes,
+            credit_bytes: limits.credit_bytes,
             known: handshake::known(&settings.dictionaries),
         };
         let (input, welcome) = handshake::dial(&mut socket, &peer, &hello).await?;
         let peer_gives = (welcome.credit_bytes, welcome.calls_max);
-        let mux = Mux::new(peer, settings.limits, peer_gives, settings.dictionaries, Vec::new());
+        let mux = Mux::new(peer, limits, peer_gives, settings.dictionaries, Vec::new());
         tokio::spawn(Driver::new(socket, input, mux.clone(), AcceptNone, true).run());
         let inner = Inner {
             mux,

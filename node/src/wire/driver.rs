@@ -15,8 +15,10 @@ use super::message::{self, Code, Fault};
 use super::mux::Mux;
 use crate::error::{NodeError, Result};
 
-/// Rounds of reading and writing before other tasks get their turn.
+/// Rounds of reading and writing before other tasks get their turn, and bytes read: whoever takes them should find them where the
+/// processor still has them, and that is not in megabytes.
 const ROUNDS: usize = 16;
+const TURN_BYTES: usize = 512 << 10;
 /// Frames between two looks at how much waits to be written.
 const FRAMES: usize = 8;
 /// How long a connection that is closed because of an error may take to hand the error over.
@@ -124,13 +126,15 @@ impl<S: Socket, A: Accept> Driver<S, A> {
             self.tick.as_mut().reset(now + self.tick_every);
             self.on_tick(now)?;
         }
+        let mut read_bytes = 0;
         for _ in 0..ROUNDS {
             let mut moved = self.frames()?;
             if !self.is_full() {
                 match self.input.poll_fill(&mut self.socket, cx) {
                     Poll::Ready(Ok(0)) => return Err(self.closed("the other side closed it")),
-                    Poll::Ready(Ok(_)) => {
+                    Poll::Ready(Ok(read)) => {
                         moved = true;
+                        read_bytes += read;
                         self.frames()?;
                     }
                     Poll::Ready(Err(e)) => return Err(self.closed(e)),
@@ -146,6 +150,9 @@ impl<S: Socket, A: Accept> Driver<S, A> {
             }
             if !moved {
                 return Ok(());
+            }
+            if read_bytes >= TURN_BYTES {
+                break;
             }
         }
         cx.waker().wake_by_ref();

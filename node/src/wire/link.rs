@@ -35,7 +35,8 @@ pub(crate) struct Input {
     buffer: BytesMut,
     /// The header of the frame that comes next, once it was checked.
     header: Option<Header>,
-    /// What follows that header, where it is much; the header is then taken off the buffer.
+    /// What follows that header, where it is much, and up to a header of what follows that: so the next frame, if it is large,
+    /// too, is read to its place from its first byte on.
     large: Option<Vec<u8>>,
 }
 
@@ -49,7 +50,7 @@ impl Input {
         if let (Some(header), Some(large)) = (self.header, &mut self.large) {
             let missing = header.rest_bytes().saturating_sub(large.len());
             if missing > 0 {
-                return pin!(socket.read_buf(&mut large.limit(missing))).poll(cx);
+                return pin!(socket.read_buf(&mut large.limit(missing + HEADER_BYTES))).poll(cx);
             }
         }
         if self.buffer.capacity() - self.buffer.len() < LARGE_BYTES + HEADER_BYTES {
@@ -66,7 +67,7 @@ impl Input {
             self.header = Some(header);
             self.buffer.advance(HEADER_BYTES);
             if header.rest_bytes() > LARGE_BYTES {
-                let mut large = pool::take(header.rest_bytes());
+                let mut large = pool::take(header.rest_bytes() + HEADER_BYTES);
                 let here = self.buffer.split_to(header.rest_bytes().min(self.buffer.len()));
                 large.extend_from_slice(&here);
                 self.large = Some(large);
@@ -82,6 +83,16 @@ impl Input {
         Ok(header.filter(|h| have >= h.rest_bytes()))
     }
 
+    /// What follows the header of a large frame. Nothing was read behind it but into it, so what it has too much comes next.
+    fn take_large(&mut self, header: &Header) -> Option<Bytes> {
+        let mut large = self.large.take()?;
+        if let Some(next) = large.get(header.rest_bytes()..) {
+            self.buffer.extend_from_slice(next);
+        }
+        large.truncate(header.rest_bytes());
+        Some(pool::share(large))
+    }
+
     /// Hands the payload of the frame that `next` announced to `take`, in place, and goes on behind it.
     pub(crate) fn with_payload<R>(
         &mut self,
@@ -89,8 +100,7 @@ impl Input {
         take: impl FnOnce(&[u8]) -> R,
     ) -> Result<R, FrameError> {
         self.header = None;
-        if let Some(large) = self.large.take() {
-            let large = pool::share(large);
+        if let Some(large) = self.take_large(header) {
             return header.payload(&large).map(take);
         }
         let rest = self.buffer.get(..header.rest_bytes()).unwrap_or_default();
@@ -101,9 +111,8 @@ impl Input {
 
     /// The payload of the frame that `next` announced, to keep.
     pub(crate) fn payload(&mut self, header: &Header) -> Result<Bytes, FrameError> {
-        if let Some(large) = self.large.take() {
+        if let Some(mut large) = self.take_large(header) {
             self.header = None;
-            let mut large = pool::share(large);
             header.payload(&large)?;
             large.truncate(header.length as usize);
             return Ok(large);

@@ -37,6 +37,9 @@ const DICTIONARIES_MAX: usize = 256;
 pub struct Limits {
     /// Bytes of data taken in each call before they are consumed. At least 512 KiB.
     pub credit_bytes: u32,
+    /// As [`Limits::credit_bytes`], of a client whose node is on the same machine. Nothing is on its way for long there, and what lies in
+    /// sockets and queues is read again sooner, while the processor still has it, the less it is.
+    pub credit_bytes_near: u32,
     /// Calls open at once on a connection.
     pub calls_max: u32,
     /// Bytes that may wait to be written.
@@ -57,6 +60,7 @@ impl Default for Limits {
     fn default() -> Self {
         Limits {
             credit_bytes: 4 << 20,
+            credit_bytes_near: 1 << 20,
             calls_max: 1024,
             out_bytes_max: 2 << 20,
             item_bytes_max: 80 << 20,

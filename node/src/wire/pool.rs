@@ -4,10 +4,10 @@
 use bytes::Bytes;
 use parking_lot::Mutex;
 
-use super::frame::{CHECK_BYTES, DATA_BYTES};
+use super::frame::{CHECK_BYTES, DATA_BYTES, HEADER_BYTES};
 
-/// Bytes of a buffer: what our senders put into a frame.
-pub(crate) const BUFFER_BYTES: usize = DATA_BYTES + CHECK_BYTES;
+/// Bytes of a buffer: what our senders put into a frame, and the header of the next one.
+pub(crate) const BUFFER_BYTES: usize = DATA_BYTES + CHECK_BYTES + HEADER_BYTES;
 /// Buffers kept, in the whole process: 48 MiB.
 const KEPT_MAX: usize = 192;
 
