@@ -1,4 +1,4 @@
-//! Bodies packed and unpacked: plain, lz4, or zstd with or without a dictionary.
+//! Bodies packed and unpacked: plain, lz4, zstd with or without a dictionary, or deflate as they came.
 //!
 //! A dictionary is immutable and named by its digest, the first 8 bytes of its BLAKE3 hash. Records carry
 //! the digest, so a dictionary must reach a store (and its disk) before the first record that uses it.
@@ -11,6 +11,8 @@ use arc_swap::ArcSwap;
 use zstd::zstd_safe::{CCtx, CDict, DCtx, DDict, compress_bound};
 
 use crate::error::{Result, StorageError};
+use crate::inflate::Inflater;
+use crate::page::Deflated;
 
 /// How a body is packed, as it stands in a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,16 +23,23 @@ pub enum Codec {
     Lz4 = 1,
     /// One zstd frame.
     Zstd = 2,
+    /// How many bytes come out before the body, 4, and behind it, 4; then a deflate stream.
+    Deflate = 3,
 }
 
+/// Bytes before the deflate stream.
+const AROUND_BYTES: usize = 8;
+
 impl Codec {
-    /// The most that so many bytes can unpack to: lz4 writes a byte for at most 255, zstd four bytes for a block of 128 KiB.
+    /// The most that so many bytes can unpack to: lz4 writes a byte for at most 255, zstd four bytes for a block of 128 KiB, deflate two
+    /// bits for at most 258.
     fn unpacked_max(self, stored: usize) -> u64 {
         let stored = stored as u64;
         match self {
             Codec::Plain => stored,
             Codec::Lz4 => stored * 255,
             Codec::Zstd => (stored / 4 + 1) * (128 << 10),
+            Codec::Deflate => stored * 1032,
         }
     }
 
@@ -39,6 +48,7 @@ impl Codec {
             0 => Some(Codec::Plain),
             1 => Some(Codec::Lz4),
             2 => Some(Codec::Zstd),
+            3 => Some(Codec::Deflate),
             _ => None,
         }
     }
@@ -180,6 +190,7 @@ impl Dictionaries {
                     })
                     .map_err(|code| UnpackError::Broken(zstd::zstd_safe::get_error_name(code).into()))?;
             }
+            Codec::Deflate => inflate(stored, len, out)?,
         }
         if out.len() != len {
             return Err(UnpackError::Broken(format!("{} bytes came out, {len} were expected", out.len())));
@@ -213,6 +224,46 @@ impl UnpackError {
 thread_local! {
     static PACKER: RefCell<(CCtx<'static>, Vec<u8>)> = RefCell::new((CCtx::create(), Vec::new()));
     static UNPACKER: RefCell<DCtx<'static>> = RefCell::new(DCtx::create());
+    static INFLATER: RefCell<Inflater> = RefCell::new(Inflater::new());
+}
+
+/// Unpacks a body that was kept as it came.
+fn inflate(stored: &[u8], len: usize, out: &mut Vec<u8>) -> std::result::Result<(), UnpackError> {
+    let cut = || UnpackError::Broken("it is cut short".into());
+    let (around, stream) = stored.split_first_chunk::<AROUND_BYTES>().ok_or_else(cut)?;
+    let [b0, b1, b2, b3, e0, e1, e2, e3] = *around;
+    let before = u32::from_le_bytes([b0, b1, b2, b3]) as usize;
+    let all = before + len + u32::from_le_bytes([e0, e1, e2, e3]) as usize;
+    if all as u64 > Codec::Deflate.unpacked_max(stream.len()) {
+        return Err(UnpackError::Broken(format!("{} bytes cannot unpack to {all}", stream.len())));
+    }
+    out.resize(all, 0);
+    let unpacked = INFLATER.with_borrow_mut(|inflater| inflater.inflate(stream, out));
+    let (_, written) = unpacked.map_err(|e| UnpackError::Broken(e.to_string()))?;
+    if written != all {
+        return Err(UnpackError::Broken(format!("{written} bytes came out, {all} were expected")));
+    }
+    out.truncate(before + len);
+    out.drain(..before);
+    Ok(())
+}
+
+/// Hands codec, dictionary digest and stored bytes of a body to `then` that stays as it came packed; `None` where it is no smaller so.
+pub(crate) fn keep<R>(
+    deflated: &Deflated<'_>,
+    body_len: usize,
+    then: impl FnOnce(Codec, u64, &[u8]) -> R,
+) -> Option<R> {
+    if deflated.stream.len() + AROUND_BYTES >= body_len {
+        return None;
+    }
+    PACKER.with_borrow_mut(|(_, scratch)| {
+        scratch.clear();
+        scratch.extend_from_slice(&deflated.before.to_le_bytes());
+        scratch.extend_from_slice(&deflated.behind.to_le_bytes());
+        scratch.extend_from_slice(deflated.stream);
+        Some(then(Codec::Deflate, 0, scratch))
+    })
 }
 
 /// Packs `body` and hands codec, dictionary digest and packed bytes to `then`. A body that does not shrink
@@ -296,6 +347,61 @@ mod tests {
         }
     }
 
+    fn deflated(plain: &[u8]) -> Vec<u8> {
+        use std::io::Write;
+        let mut packer = flate2::write::DeflateEncoder::new(Vec::new(), flate2::Compression::fast());
+        packer.write_all(plain).unwrap();
+        packer.finish().unwrap()
+    }
+
+    #[test]
+    fn what_came_packed_comes_back_without_what_was_around_it() {
+        let known = Dictionaries::default();
+        for body in bodies() {
+            for (before, behind) in
+                [("", ""), ("", "\r\n\r\n"), ("WARC/1.0\r\n\r\n", ""), ("a head", "a tail")]
+            {
+                let stream = deflated(&[before.as_bytes(), &body, behind.as_bytes()].concat());
+                let deflated =
+                    Deflated { stream: &stream, before: before.len() as u32, behind: behind.len() as u32 };
+                let (codec, digest, stored) =
+                    keep(&deflated, body.len(), |c, d, s| (c, d, s.to_vec())).unwrap();
+                assert_eq!((codec, digest), (Codec::Deflate, 0));
+                let mut out = Vec::new();
+                known.unpack(codec, digest, &stored, body.len(), &mut out).unwrap();
+                assert_eq!(out, body);
+            }
+        }
+        // It is no smaller than what is in it.
+        let stream = deflated(b"short");
+        assert!(keep(&Deflated { stream: &stream, before: 0, behind: 0 }, 5, |_, _, _| ()).is_none());
+    }
+
+    #[test]
+    fn what_came_packed_and_is_not_what_it_should_be_is_an_error() {
+        let known = Dictionaries::default();
+        let body = bodies().remove(100);
+        let stream = deflated(&body);
+        let around = |before: u32, behind: u32| [before.to_le_bytes(), behind.to_le_bytes()].concat();
+        let stored = |before: u32, stream: &[u8]| [&around(before, 0), stream].concat();
+        let mut flipped = stream.clone();
+        flipped[0] = 0xff; // a kind of block that there is none of
+        for (what, stored) in [
+            ("it begins too late", stored(1, &stream)),
+            ("it begins nowhere", stored(u32::MAX, &stream)),
+            ("there is more behind it", [&around(0, 1), &stream[..]].concat()),
+            ("its stream is cut", stored(0, &stream[..stream.len() / 2])),
+            ("its stream is none", stored(0, &flipped)),
+            ("there is no stream", stored(0, b"")),
+            ("there is nothing", b"\0\0".to_vec()),
+        ] {
+            let mut out = Vec::new();
+            let unpacked = known.unpack(Codec::Deflate, 0, &stored, body.len(), &mut out);
+            assert!(matches!(unpacked, Err(UnpackError::Broken(_))), "{what}");
+            assert!(out.capacity() < 1 << 20, "{what}");
+        }
+    }
+
     #[test]
     fn what_does_not_shrink_stays_plain() {
         let noise: Vec<u8> = blake3::Hasher::new().finalize_xof().take_bytes(4096);
@@ -326,7 +432,7 @@ mod tests {
         assert_eq!(known.unpack(Codec::Zstd, 77, &packed, 5000, &mut out), Err(UnpackError::Dictionary(77)));
         // A length that cannot be true costs no memory.
         let mut out = Vec::new();
-        for codec in [Codec::Lz4, Codec::Zstd] {
+        for codec in [Codec::Lz4, Codec::Zstd, Codec::Deflate] {
             assert!(known.unpack(codec, 0, b"few", 1 << 30, &mut out).is_err());
         }
         assert!(out.capacity() < 1 << 20);

@@ -72,7 +72,7 @@ pub fn canonical_url(data: &[u8]) {
 /// Bytes as a packed body: unpacking ends, and gives what was promised or an error.
 pub fn unpack(data: &[u8]) {
     let known = Dictionaries::default();
-    for codec in [Codec::Plain, Codec::Lz4, Codec::Zstd] {
+    for codec in [Codec::Plain, Codec::Lz4, Codec::Zstd, Codec::Deflate] {
         let mut out = Vec::new();
         if known.unpack(codec, 0, data, 4096, &mut out).is_ok() {
             assert_eq!(out.len(), 4096);

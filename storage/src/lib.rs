@@ -44,6 +44,7 @@ mod identity;
 mod in_order;
 mod in_turn;
 mod index;
+pub mod inflate;
 mod log;
 mod mark;
 mod packer;
@@ -64,7 +65,7 @@ pub use codec::{Codec, Compression, Dictionaries, Dictionary};
 pub use error::{Result, StorageError};
 pub use expiry::{Due, Renewed, SHORT_LIFE_S, Seen, deadline_ms};
 pub use packer::pack_page;
-pub use page::{Page, PageId, PageKey, RepositoryKey, Version};
+pub use page::{Deflated, Page, PageId, PageKey, RepositoryKey, Version};
 pub use record::{
     FIELD_BYTES_MAX, Kind, PAYLOAD_DIGEST_BYTES, RECORD_BYTES_MIN, Record, RecordError, RecordRef, crc64,
     record_len,

@@ -98,14 +98,34 @@ pub fn pack_page(
     dictionary: Option<&Dictionary>,
 ) -> Result<Record> {
     let page_key = key.page_key(page.url)?;
-    let mut head = Vec::new();
-    let packed = dictionary.is_some_and(|d| codec::pack_head(d, page.head, &mut head));
     let mut out = Vec::new();
-    codec::pack(compression, dictionary, page.body, |codec, digest, stored| {
-        let head = (packed && digest != 0).then_some(head.as_slice());
-        record::encode(page, page_key, (codec, digest, stored), head, &mut out)
-    })?;
+    encode(page, page_key, compression, dictionary, &mut Vec::new(), &mut out)?;
     Ok(Record::new_unverified(out.into())?)
+}
+
+/// Appends the record of a page to `out`, packed, or as it came packed. `head` is memory to pack its head in.
+fn encode(
+    page: &Page<'_>,
+    key: PageKey,
+    compression: Compression,
+    dictionary: Option<&Dictionary>,
+    head: &mut Vec<u8>,
+    out: &mut Vec<u8>,
+) -> Result<()> {
+    if let Some(deflated) = page.deflated.filter(|_| compression != Compression::None) {
+        let kept = codec::keep(&deflated, page.body.len(), |codec, digest, stored| {
+            record::encode(page, key, (codec, digest, stored), None, out)
+        });
+        if let Some(kept) = kept {
+            return kept;
+        }
+    }
+    let packed = dictionary.is_some_and(|d| codec::pack_head(d, page.head, head));
+    codec::pack(compression, dictionary, page.body, |codec, digest, stored| {
+        // The head is packed as the body is, or not at all.
+        let head = (packed && digest != 0).then_some(head.as_slice());
+        record::encode(page, key, (codec, digest, stored), head, out)
+    })
 }
 
 /// The level dictionaries are made for.
@@ -232,12 +252,7 @@ impl Packer {
         }
         for (page, key) in part {
             let start = out.bytes.len();
-            let packed = dictionary.is_some_and(|d| codec::pack_head(d, page.head, &mut head));
-            codec::pack(self.compression, dictionary, page.body, |codec, digest, stored| {
-                // The head is packed as the body is, or not at all.
-                let head = (packed && digest != 0).then_some(head.as_slice());
-                record::encode(page, *key, (codec, digest, stored), head, &mut out.bytes)
-            })?;
+            encode(page, *key, self.compression, dictionary, &mut head, &mut out.bytes)?;
             out.note(start);
         }
         Ok(out)

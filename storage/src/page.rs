@@ -136,6 +136,17 @@ impl fmt::Debug for RepositoryKey {
     }
 }
 
+/// A body as it came packed: a deflate stream, as it lies in a gzip member, that has the body somewhere within.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Deflated<'a> {
+    /// The stream, without the head and the checksum of its member.
+    pub stream: &'a [u8],
+    /// Bytes that it unpacks to before the body.
+    pub before: u32,
+    /// Bytes that it unpacks to behind the body.
+    pub behind: u32,
+}
+
 /// A page to be added: one URL's content, borrowed from whoever fetched it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Page<'a> {
@@ -160,6 +171,9 @@ pub struct Page<'a> {
     /// The SHA-1 of the payload (the body as the server meant it, without transfer encoding), if the caller has it. Kept as
     /// given: the store computes and checks nothing.
     pub payload_digest: Option<[u8; 20]>,
+    /// The body packed already, to be kept so instead of packing it again. That it unpacks to `body` is the caller's word: nobody looks
+    /// before it is read.
+    pub deflated: Option<Deflated<'a>>,
 }
 
 impl Default for Page<'_> {
@@ -175,6 +189,7 @@ impl Default for Page<'_> {
             lifetime_s: 0,
             epoch: 0,
             payload_digest: None,
+            deflated: None,
         }
     }
 }

@@ -4,7 +4,7 @@
 //!   OFFSET  SIZE  FIELD
 //!        0     4  magic "WBR1" (the last digit is the version)
 //!        4     1  kind: 1 page, 2 tombstone, 3 seen
-//!        5     1  codec of the body: 0 plain, 1 lz4, 2 zstd
+//!        5     1  codec of the body: 0 plain, 1 lz4, 2 zstd, 3 deflate as it came
 //!        6     2  HTTP status
 //!        8     8  page id
 //!       16     8  tie
@@ -258,7 +258,7 @@ fn bound_fields(header: &Header) -> std::result::Result<(), RecordError> {
         return Err(RecordError::Bounds { field: "kind", found: header.kind.into(), max: 3 });
     }
     if Codec::from_byte(header.codec).is_none() {
-        return Err(RecordError::Bounds { field: "codec", found: header.codec.into(), max: 2 });
+        return Err(RecordError::Bounds { field: "codec", found: header.codec.into(), max: 3 });
     }
     let lengths = [
         ("url length", header.url_len),

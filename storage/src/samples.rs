@@ -26,7 +26,9 @@ impl Samples {
     pub fn take(&mut self, pages: &[Page<'_>]) {
         // Spread over the batch: neighbours are alike.
         let step = (pages.len() / SAMPLE_PAGES).max(1);
-        for page in pages.iter().step_by(step).filter(|page| page.body.len() >= BODY_BYTES_MIN) {
+        // What stays as it came needs no dictionary.
+        let teaches = |page: &&Page<'_>| page.body.len() >= BODY_BYTES_MIN && page.deflated.is_none();
+        for page in pages.iter().step_by(step).filter(teaches) {
             if self.pages.len() >= 2 * SAMPLE_PAGES {
                 return;
             }

@@ -4,8 +4,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "a test may panic")]
 
 use webbase_storage::{
-    Compression, Options, Organization, Page, PageStream, Record, RepositoryKey, StorageError, StreamSpec,
-    create, open,
+    Codec, Compression, Deflated, Options, Organization, Page, PageStream, Record, RepositoryKey,
+    StorageError, StreamSpec, create, open,
 };
 
 const PAGES: usize = 1500;
@@ -29,6 +29,16 @@ fn body(n: usize) -> String {
     )
 }
 
+/// A body as it lies in a file that somebody packed: with something before it and behind it. Of every third page.
+fn came_packed(n: usize) -> Option<Vec<u8>> {
+    let mut packer = flate2::write::DeflateEncoder::new(Vec::new(), flate2::Compression::default());
+    let around = format!("{BEFORE}{}\r\n\r\n", body(n));
+    std::io::Write::write_all(&mut packer, around.as_bytes()).unwrap();
+    n.is_multiple_of(3).then(|| packer.finish().unwrap())
+}
+
+const BEFORE: &str = "WARC/1.1\r\nWARC-Type: response\r\n\r\n";
+
 #[test]
 fn packed_pages_come_back_whole_from_everywhere() {
     for organization in Organization::ALL {
@@ -39,11 +49,17 @@ fn packed_pages_come_back_whole_from_everywhere() {
             create(folder.path(), organization, key, &options).unwrap();
             let store = open(folder.path(), &options).unwrap();
             for start in (0..PAGES).step_by(100) {
-                let texts: Vec<_> = (start..start + 100).map(|n| (url(n), head(n), body(n))).collect();
-                let page = |t: &'static (String, String, String)| Page {
+                let texts: Vec<_> =
+                    (start..start + 100).map(|n| (url(n), head(n), body(n), came_packed(n))).collect();
+                let page = |t: &'static (String, String, String, Option<Vec<u8>>)| Page {
                     url: &t.0,
                     head: t.1.as_bytes(),
                     body: t.2.as_bytes(),
+                    deflated: t.3.as_ref().map(|stream| Deflated {
+                        stream,
+                        before: BEFORE.len() as u32,
+                        behind: 4,
+                    }),
                     ..Page::default()
                 };
                 let texts: &'static [_] = texts.leak();
@@ -68,6 +84,13 @@ fn packed_pages_come_back_whole_from_everywhere() {
                 assert_eq!(record.get().head(store.dictionaries()).unwrap(), head(n).as_bytes());
                 assert_eq!(record.body(store.dictionaries()).unwrap(), body(n).as_bytes());
             }
+            // What came packed stayed so, where that is smaller and stores pack at all.
+            let kept = records.iter().filter(|record| record.get().codec() == Codec::Deflate).count();
+            assert_eq!(
+                kept > PAGES / 4,
+                compression != Compression::None,
+                "{organization} {compression:?}: {kept}"
+            );
 
             // Elsewhere the dictionary has to arrive first.
             create(other.path(), Organization::Log, key, &options).unwrap();

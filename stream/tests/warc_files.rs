@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use data_encoding::BASE32_NOPAD;
 use serde_json::Value;
 use sha1::Digest;
-use webbase_storage::{Compression, Dictionaries, RepositoryKey, pack_page};
+use webbase_storage::{Codec, Compression, Dictionaries, RepositoryKey, pack_page};
 use webbase_stream::warc::{
     Block, Capture, Form, Importer, Item, Originals, Reader, Report, Writer, read_ahead,
 };
@@ -183,25 +183,56 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     entries.flat_map(|entry| files(&entry.unwrap().path())).collect()
 }
 
+/// What all threads import of a file, its bodies packed again or kept as they are packed.
+fn import_ahead(path: &Path, keeps_gzip: bool) -> (Vec<Capture>, Report) {
+    let mut importer = Importer::new(Originals::new(64 << 20)).keeping_gzip(keeps_gzip);
+    let mut captures = Vec::new();
+    let (read, _) = read_ahead(File::open(path).unwrap(), &mut importer, |capture| {
+        captures.push(capture);
+        Ok::<_, ()>(())
+    });
+    (captures, importer.finish(read))
+}
+
 #[test]
 fn many_threads_import_what_one_does() {
     let Some(folder) = folder() else { return };
     let all = files(&folder);
     for path in &all {
         let (captures, report) = import(path, &Originals::new(64 << 20));
-        let mut importer = Importer::new(Originals::new(64 << 20));
-        let mut ahead = Vec::new();
-        let (read, _) = read_ahead(File::open(path).unwrap(), &mut importer, |capture| {
-            ahead.push(capture);
-            Ok::<_, ()>(())
-        });
-        assert_eq!(importer.finish(read), report, "{}", path.display());
+        let (ahead, report_ahead) = import_ahead(path, false);
+        assert_eq!(report_ahead, report, "{}", path.display());
         assert_eq!(ahead.len(), captures.len(), "{}", path.display());
         for (one, other) in captures.iter().zip(&ahead) {
             assert!(one.page() == other.page(), "{}: {}", path.display(), one.url);
         }
     }
     assert!(all.len() > 140, "{} files", all.len());
+}
+
+#[test]
+fn bodies_that_stay_packed_are_the_same_bodies() {
+    let Some(folder) = folder() else { return };
+    let key = RepositoryKey::random().unwrap();
+    let dictionaries = Dictionaries::default();
+    let (mut kept, mut others) = (0, 0);
+    for path in files(&folder) {
+        let (packed, report) = import_ahead(&path, true);
+        let (plain, as_before) = import_ahead(&path, false);
+        assert_eq!(report, as_before, "{}", path.display());
+        for (one, other) in packed.iter().zip(&plain) {
+            let record = pack_page(&key, &one.page(), Compression::default(), None).unwrap();
+            assert_eq!(record.body(&dictionaries).unwrap(), other.body, "{}: {}", path.display(), one.url);
+            assert_eq!(record.head(&dictionaries).unwrap(), other.head, "{}: {}", path.display(), one.url);
+            assert!(other.deflated.is_none());
+            match record.get().codec() {
+                Codec::Deflate => kept += 1,
+                _ => others += 1,
+            }
+        }
+    }
+    println!("{kept} bodies stayed as they were packed, {others} did not");
+    assert!(kept > 1000, "{kept} bodies, beside {others}");
 }
 
 #[test]

@@ -169,8 +169,8 @@ impl Repository {
     }
 
     /// A command that may take as long as it takes: the server bounds it.
-    pub(crate) fn post_long(&self, path: &str) -> RequestBuilder {
-        self.authorized(self.patient.post(self.url(path, &[])))
+    pub(crate) fn post_long(&self, path: &str, parameters: &[(&str, &str)]) -> RequestBuilder {
+        self.authorized(self.patient.post(self.url(path, parameters)))
     }
 
     /// Asks; an answer that is no success is an error that says what the server says.

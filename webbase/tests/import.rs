@@ -69,6 +69,15 @@ fn text(bytes: &[u8]) -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_archive_goes_in_and_comes_out_as_warcio_wants_it() {
+    goes_in_and_comes_out(&["import", "--json"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_archive_that_stays_packed_comes_out_as_warcio_wants_it() {
+    goes_in_and_comes_out(&["import", "--json", "--keep-gzip"]).await;
+}
+
+async fn goes_in_and_comes_out(import: &[&str]) {
     let Some(data) = data() else { return };
     let rig = Rig::start().await;
     let files: Vec<String> = [
@@ -80,7 +89,7 @@ async fn an_archive_goes_in_and_comes_out_as_warcio_wants_it() {
     .iter()
     .map(|file| data.join(file).display().to_string())
     .collect();
-    let mut arguments = vec!["import", "--json"];
+    let mut arguments = import.to_vec();
     arguments.extend(files.iter().map(String::as_str));
     let output = rig.webbase(&arguments).await;
     assert!(output.status.success(), "{}", text(&output.stderr));

@@ -96,6 +96,7 @@ pub fn take_page<'a>(bytes: &mut &'a [u8]) -> Result<Page<'a>, String> {
         status: (mixed >> 16) as u16,
         lifetime_s,
         epoch,
+        deflated: None,
     };
     *bytes = rest;
     Ok(page)
@@ -114,7 +115,7 @@ mod tests {
                 body in proptest::collection::vec(any::<u8>(), 0..50), at in any::<u64>(), modified in proptest::option::of(0..u64::MAX),
                 status in any::<u16>(), epoch in any::<u32>(), payload_digest in proptest::option::of(any::<[u8; 20]>()), cut in 0..300_usize) {
             let page = Page { url: &url, mime: &mime, head: &head, body: &body, fetched_at_ms: at, modified_at_ms: modified,
-                status, lifetime_s: epoch / 2, epoch, payload_digest };
+                status, lifetime_s: epoch / 2, epoch, payload_digest, deflated: None };
             let mut out = Vec::new();
             write_page(&page, &mut out).unwrap();
             write_page(&page, &mut out).unwrap();

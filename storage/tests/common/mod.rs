@@ -148,6 +148,7 @@ impl OwnedPage {
             lifetime_s: self.lifetime_s,
             epoch: self.epoch,
             payload_digest: self.body.len().is_multiple_of(3).then_some([self.body.len() as u8; 20]),
+            deflated: None,
         }
     }
 }

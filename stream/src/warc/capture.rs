@@ -21,12 +21,12 @@ use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
 
 use bytes::Bytes;
-use webbase_storage::Page;
+use webbase_storage::{Deflated, Page};
 
 use super::date;
 use super::digest::{Declared, Outcome, PayloadDigest, http_parts};
 use super::head::{Head, Kind};
-use super::members::Found;
+use super::members::{Found, Member};
 use super::originals::{Clue, Original, Originals};
 use super::reader::{Block, Damage, Item, WarcRecord};
 use super::report::Report;
@@ -54,6 +54,9 @@ pub struct Capture {
     pub body: Bytes,
     /// The SHA-1 of its payload.
     pub payload_digest: [u8; 20],
+    /// The body as it was packed in the file, if it is to stay so: a deflate stream, and how many bytes that has before the body and
+    /// behind it.
+    pub deflated: Option<(Bytes, u32, u32)>,
 }
 
 impl Capture {
@@ -68,6 +71,11 @@ impl Capture {
             head: &self.head,
             body: &self.body,
             payload_digest: Some(self.payload_digest),
+            deflated: self.deflated.as_ref().map(|(stream, before, behind)| Deflated {
+                stream,
+                before: *before,
+                behind: *behind,
+            }),
             ..Page::default()
         }
     }
@@ -87,13 +95,14 @@ pub type Find = Box<dyn FnMut(&str) -> Result<Option<Original>, String> + Send>;
 /// What is known of a record beside what it says: the digest of its payload, the member that it is.
 struct Known {
     digest: Option<PayloadDigest>,
-    member: Option<Bytes>,
+    member: Option<Member>,
 }
 
 /// Makes pages of records, and counts.
 pub struct Importer {
     originals: Originals,
     find: Option<Find>,
+    keeps_gzip: bool,
     report: Report,
     /// Hashes of the canonical URLs so far.
     urls: HashSet<u64>,
@@ -107,6 +116,7 @@ impl Importer {
         Importer {
             originals,
             find: None,
+            keeps_gzip: false,
             report: Report::default(),
             urls: HashSet::new(),
             hasher: RandomState::new(),
@@ -118,6 +128,14 @@ impl Importer {
     #[must_use]
     pub fn finding(mut self, find: Find) -> Importer {
         self.find = Some(find);
+        self
+    }
+
+    /// Bodies stay packed as they are where a gzip member is one record, as nearly all are: they need not be packed again, which is
+    /// most of an import, and take the room that they had.
+    #[must_use]
+    pub fn keeping_gzip(mut self, keeps: bool) -> Importer {
+        self.keeps_gzip = keeps;
         self
     }
 
@@ -224,6 +242,7 @@ impl Importer {
         if http_head.is_empty() {
             return self.without_head(head, (url, fetched_at_ms), body, (digest, known.member));
         }
+        let deflated = self.deflated(known.member.as_ref(), http_head.len(), body.len());
         let (payload_digest, status) = (self.digest(digest), http::status(&http_head));
         let capture = Capture {
             url,
@@ -234,6 +253,7 @@ impl Importer {
             head: http_head,
             body,
             payload_digest,
+            deflated,
         };
         if status < 300 {
             self.remember(head, &capture, known.member);
@@ -252,12 +272,13 @@ impl Importer {
         head: &Head,
         (url, fetched_at_ms): (String, u64),
         body: Bytes,
-        (digest, member): (PayloadDigest, Option<Bytes>),
+        (digest, member): (PayloadDigest, Option<Member>),
     ) -> Result<Capture, &'static str> {
         let payload_digest = self.digest(digest);
         let kind = head.field("Content-Type").map(|kind| http::mime(&kind)).unwrap_or_default();
         let mime = if kind == "application/http" { String::new() } else { kind };
         let (modified_at_ms, none) = (None, Bytes::new());
+        let deflated = self.deflated(member.as_ref(), 0, body.len());
         let capture = Capture {
             url,
             fetched_at_ms,
@@ -267,12 +288,21 @@ impl Importer {
             head: none,
             body,
             payload_digest,
+            deflated,
         };
         self.remember(head, &capture, member);
         Ok(capture)
     }
 
-    fn remember(&self, head: &Head, capture: &Capture, member: Option<Bytes>) {
+    /// A body of so many bytes that begins so far into its record's block, as it is packed, if it is to stay so.
+    fn deflated(&self, member: Option<&Member>, at: usize, len: usize) -> Option<(Bytes, u32, u32)> {
+        let member = member.filter(|_| self.keeps_gzip)?;
+        let before = member.block_at + at;
+        let behind = member.unpacked_bytes.checked_sub(before + len)?;
+        Some((member.stream.clone(), before.try_into().ok()?, behind.try_into().ok()?))
+    }
+
+    fn remember(&self, head: &Head, capture: &Capture, member: Option<Member>) {
         let original = Original {
             head: capture.head.clone(),
             body: capture.body.clone(),
@@ -285,7 +315,7 @@ impl Importer {
             _ => None,
         };
         let clues = [Clue::place(&capture.url, capture.fetched_at_ms)].into_iter().chain(sha256);
-        self.originals.insert(&original, member, clues);
+        self.originals.insert(&original, member.map(|member| member.bytes), clues);
     }
 
     fn revisit(&mut self, head: &Head, block: &Bytes) -> Result<Capture, &'static str> {
@@ -320,6 +350,7 @@ impl Importer {
             head: http_head,
             body: original.body,
             payload_digest: original.payload_digest,
+            deflated: None,
         })
     }
 

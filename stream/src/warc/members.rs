@@ -35,7 +35,18 @@ pub(super) struct Found {
     /// The digest of its payload.
     pub(super) digest: Option<PayloadDigest>,
     /// The gzip member that is this record and nothing else.
-    pub(super) member: Option<Bytes>,
+    pub(super) member: Option<Member>,
+}
+
+/// A gzip member with one record.
+pub(super) struct Member {
+    /// All of it.
+    pub(super) bytes: Bytes,
+    /// What is packed in it, between its head and its checksum.
+    pub(super) stream: Bytes,
+    /// Bytes that this unpacks to, before the record's block and in all.
+    pub(super) block_at: usize,
+    pub(super) unpacked_bytes: usize,
 }
 
 impl From<Item> for Found {

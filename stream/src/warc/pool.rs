@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::Bytes;
 
 /// Bytes that wait to be used again, at most.
-const KEPT_BYTES_MAX: usize = 32 << 20;
+const KEPT_BYTES_MAX: usize = 64 << 20;
 
 /// Buffers of one import.
 #[derive(Clone, Default)]

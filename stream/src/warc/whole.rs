@@ -10,13 +10,15 @@
 //! (damage, several records in a member, ARC, empty lines before a record) is left to the [`Reader`](super::Reader), which knows
 //! all that: what is found here is what it would find.
 
+use std::ops::Range;
+
 use bytes::Bytes;
-use flate2::{Decompress, FlushDecompress, Status};
+use webbase_storage::inflate::{InflateError, Inflater};
 
 use super::digest::PayloadDigest;
 use super::head::Head;
 use super::lots::Lot;
-use super::members::{Found, UNPACKED_BYTES_MAX};
+use super::members::{Found, Member, UNPACKED_BYTES_MAX};
 use super::pool::Pool;
 use super::reader::{Block, Item, WarcRecord, warc_head_len};
 use super::unpack::{gzip_head_len, is_gzip};
@@ -31,14 +33,15 @@ const TRAILER_BYTES: usize = 8;
 
 /// Reads lots.
 pub(super) struct WholeMembers {
-    inflate: Decompress,
+    inflater: Inflater,
     pool: Pool,
 }
 
 /// A member in a buffer.
-struct Member {
-    /// Where it is in the lot, packed.
+struct Unpacked {
+    /// Where it is in the lot, packed, and its deflate stream in it.
     at: usize,
+    stream: Range<usize>,
     end: usize,
     /// Where it ends in the buffer.
     unpacked_end: usize,
@@ -46,7 +49,7 @@ struct Member {
 
 impl WholeMembers {
     pub(super) fn new(pool: Pool) -> WholeMembers {
-        WholeMembers { inflate: Decompress::new(false), pool }
+        WholeMembers { inflater: Inflater::new(), pool }
     }
 
     /// All records of a lot; nothing if it has anything else.
@@ -56,10 +59,21 @@ impl WholeMembers {
             let mut buffer = self.pool.take(BUFFER_BYTES);
             let (mut members, mut used) = (Vec::new(), 0);
             while at < lot.bytes.len() && used < FULL_BYTES {
-                let (read, unpacked) = self.unpack(lot.bytes.get(at..)?, &mut buffer, used)?;
+                let packed = lot.bytes.get(at..)?;
+                let (stream, unpacked) = match self.unpack(packed, buffer.get_mut(used..)?) {
+                    Ok(unpacked) => unpacked,
+                    // Into a buffer of its own, then.
+                    Err(InflateError::NoRoom(_)) if used > 0 => break,
+                    Err(InflateError::NoRoom(_)) => {
+                        grow(&mut buffer)?;
+                        continue;
+                    }
+                    Err(InflateError::Broken) => return None,
+                };
                 used += unpacked;
-                members.push(Member { at, end: at + read, unpacked_end: used });
-                at += read;
+                let (stream, end) = (at + stream.start..at + stream.end, at + stream.end + TRAILER_BYTES);
+                members.push(Unpacked { at, stream, end, unpacked_end: used });
+                at = end;
             }
             bytes += used;
             if bytes > UNPACKED_BYTES_MAX {
@@ -76,36 +90,26 @@ impl WholeMembers {
         Some(found)
     }
 
-    /// Unpacks the member that `packed` begins with behind what the buffer holds; says how long it is, and how long unpacked.
-    fn unpack(&mut self, packed: &[u8], buffer: &mut Vec<u8>, used: usize) -> Option<(usize, usize)> {
-        if !is_gzip(packed) {
-            return None;
-        }
-        let head_len = gzip_head_len(packed).ok()??;
-        self.inflate.reset(false);
-        let blocks = packed.get(head_len..)?;
-        loop {
-            let (read, written) = (self.inflate.total_in() as usize, self.inflate.total_out() as usize);
-            let room = buffer.get_mut(used + written..)?;
-            match self.inflate.decompress(blocks.get(read..)?, room, FlushDecompress::Finish).ok()? {
-                Status::StreamEnd => break,
-                _ if self.inflate.total_out() as usize == buffer.len() - used => grow(buffer)?,
-                _ => return None,
-            }
-        }
-        let (read, written) = (self.inflate.total_in() as usize, self.inflate.total_out() as usize);
-        let trailer: &[u8; TRAILER_BYTES] = blocks.get(read..)?.first_chunk()?;
+    /// Unpacks the member that `packed` begins with to the beginning of `room`; says where its stream is, and how long that is unpacked.
+    fn unpack(&mut self, packed: &[u8], room: &mut [u8]) -> Result<(Range<usize>, usize), InflateError> {
+        let head_len = if is_gzip(packed) { gzip_head_len(packed).ok().flatten() } else { None };
+        let head_len = head_len.ok_or(InflateError::Broken)?;
+        let blocks = packed.get(head_len..).unwrap_or_default();
+        let (read, written) = self.inflater.inflate(blocks, room)?;
+        let trailer = blocks.get(read..read + TRAILER_BYTES).unwrap_or_default();
         let mut crc = flate2::Crc::new();
-        crc.update(buffer.get(used..used + written)?);
-        let [sum, amount] = [crc.sum().to_le_bytes(), crc.amount().to_le_bytes()];
-        let is_sound = trailer.starts_with(&sum) && trailer.ends_with(&amount);
-        is_sound.then_some((head_len + read + TRAILER_BYTES, written))
+        crc.update(room.get(..written).unwrap_or_default());
+        let sums = [crc.sum().to_le_bytes(), crc.amount().to_le_bytes()];
+        if trailer != sums.as_flattened() {
+            return Err(InflateError::Broken);
+        }
+        Ok((head_len..head_len + read, written))
     }
 }
 
-/// Doubles a buffer; nothing if that were too much.
+/// Makes a buffer four times as large, because what did not fit in is unpacked from its beginning; nothing if that were too much.
 fn grow(buffer: &mut Vec<u8>) -> Option<()> {
-    let len = buffer.len() * 2;
+    let len = buffer.len() * 4;
     if len > 2 * UNPACKED_BYTES_MAX {
         return None;
     }
@@ -114,12 +118,13 @@ fn grow(buffer: &mut Vec<u8>) -> Option<()> {
 }
 
 /// The record that a member is, with its digest.
-fn record(lot: &Lot, member: &Member, mut unpacked: Bytes) -> Option<Found> {
+fn record(lot: &Lot, member: &Unpacked, mut unpacked: Bytes) -> Option<Found> {
     if !unpacked.starts_with(b"WARC/") {
         return None;
     }
     let start = unpacked.get(..unpacked.len().min(HEAD_BYTES_MAX))?;
-    let head = Head::warc(unpacked.split_to(warc_head_len(start, 0)?));
+    let (block_at, unpacked_bytes) = (warc_head_len(start, 0)?, unpacked.len());
+    let head = Head::warc(unpacked.split_to(block_at));
     let len = usize::try_from(head.block_len().ok()?).ok()?;
     let ends = unpacked.get(len..)?.iter().all(|byte| matches!(byte, b'\r' | b'\n'));
     if !ends {
@@ -134,7 +139,12 @@ fn record(lot: &Lot, member: &Member, mut unpacked: Bytes) -> Option<Found> {
         block: Block::Whole(unpacked),
     };
     let digest = PayloadDigest::of_record(&record);
-    Some(Found { item: Item::Record(record), digest, member: Some(lot.bytes.slice(member.at..member.end)) })
+    let (bytes, stream) = (lot.bytes.slice(member.at..member.end), lot.bytes.slice(member.stream.clone()));
+    Some(Found {
+        item: Item::Record(record),
+        digest,
+        member: Some(Member { bytes, stream, block_at, unpacked_bytes }),
+    })
 }
 
 #[cfg(test)]
@@ -142,7 +152,7 @@ mod tests {
     use super::*;
     use crate::warc::lots::tests::members;
     use crate::warc::{Form, Reader, Writer};
-    use std::io::Write;
+    use std::io::{Read, Write};
 
     fn lot(bytes: Vec<u8>) -> Lot {
         Lot { offset: 1000, bytes: bytes.into(), begins: true, is_whole: true }
@@ -184,7 +194,11 @@ mod tests {
                 let (Block::Whole(ours), Block::Whole(theirs)) = (&here.block, &there.block) else {
                     panic!("not whole");
                 };
-                assert!(ours == theirs && found.member.unwrap() == *member && !here.shares_member);
+                let found_member = found.member.unwrap();
+                assert!(ours == theirs && found_member.bytes == *member && !here.shares_member);
+                let mut stream = Vec::new();
+                flate2::read::DeflateDecoder::new(&found_member.stream[..]).read_to_end(&mut stream).unwrap();
+                assert!(stream[found_member.block_at..].starts_with(ours));
                 assert_eq!(found.digest.unwrap().kept, PayloadDigest::of_record(&there).unwrap().kept);
             }
         }

@@ -21,7 +21,12 @@ const PIECE_BYTES: usize = 256 << 10;
 const PIECES: usize = 4;
 
 /// Sends an input, and gives the server's report.
-pub(super) async fn send(repository: &Repository, input: &Input, progress: &Progress) -> Result<Value> {
+pub(super) async fn send(
+    repository: &Repository,
+    input: &Input,
+    keep_gzip: bool,
+    progress: &Progress,
+) -> Result<Value> {
     let (sender, pieces) = mpsc::channel(PIECES);
     let (taken, mut counted) = mpsc::unbounded_channel();
     let reading = match input {
@@ -36,7 +41,7 @@ pub(super) async fn send(repository: &Repository, input: &Input, progress: &Prog
         }
     };
     let request = repository
-        .post_long("/pages")
+        .post_long("/pages", if keep_gzip { &[("keep_gzip", "true")] } else { &[] })
         .header(hyper::header::CONTENT_TYPE, "application/warc")
         .body(reqwest::Body::wrap(Pieces { pieces, taken }));
     let counting = async {
