@@ -42,11 +42,6 @@ impl Interest {
         Self { words }
     }
 
-    /// What it takes in memory: a bit a page.
-    pub(super) fn bytes(&self) -> usize {
-        self.words.len() * 8
-    }
-
     /// Whether `page` is of interest.
     #[must_use]
     pub fn has(&self, page: usize) -> bool {

@@ -348,7 +348,7 @@ impl Matrix {
         // 131 072 bytes don't get much longer by packing.
         let mut buffer =
             Buffer::new((end.saturating_sub(begin) as usize).min(4 * BLOCK) + 2 * ALIGN as usize);
-        let range = read_around(&*self.past_cache, self.file_bytes, begin, end - begin, &mut buffer)?;
+        let range = read_around(&*self.past_cache, self.file_bytes, begin, end - begin, buffer.bytes_mut())?;
         let bytes = buffer.bytes().get(range).unwrap_or_default();
         degrees::read(bytes).map_err(|what| MatrixError::corrupt(self.path(), begin, what))
     }
@@ -473,7 +473,7 @@ impl<'a> Frames<'a> {
             if fresh {
                 let (file, len) = self.matrix.file();
                 let wanted = self.rest.end - offset;
-                self.ready = read_around(&**file, len, offset, wanted, &mut self.buffer)?;
+                self.ready = read_around(&**file, len, offset, wanted, self.buffer.bytes_mut())?;
             }
             let bytes = self.buffer.bytes().get(self.ready.clone()).unwrap_or_default();
             let Some(total) = frame::frame_bytes(bytes) else { continue };

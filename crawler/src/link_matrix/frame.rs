@@ -72,6 +72,14 @@ pub(crate) fn cell_of(bytes: &[u8]) -> Option<(u16, u16)> {
     Some((u16::from_le_bytes([head[8], head[9]]), u16::from_le_bytes([head[10], head[11]])))
 }
 
+/// How many links the frame says it has, unchecked.
+pub(crate) fn links_of(bytes: &[u8]) -> usize {
+    bytes
+        .get(4..8)
+        .and_then(|links| links.first_chunk())
+        .map_or(0, |links| u32::from_le_bytes(*links) as usize)
+}
+
 impl Frame {
     /// Reads the frame that `bytes` are.
     pub(crate) fn read(&mut self, bytes: &[u8]) -> Result<(), String> {

@@ -13,6 +13,7 @@
 //!
 //! A page that was read has 0 to 65 534 links; one that is only linked to is told apart from one without links.
 
+mod ahead;
 mod builder;
 mod code;
 mod degrees;
@@ -52,8 +53,9 @@ pub(crate) fn fuzz_samples() -> Vec<Vec<u8>> {
     [frame, numbers].into_iter().map(|bytes| bytes[..bytes.len() - 8].to_vec()).collect()
 }
 
+pub(crate) use ahead::Request;
 pub(crate) use direct::{BLOCK_BYTES, Buffer, direct};
-pub(crate) use reader::{Cell, Reader, Request};
+pub(crate) use reader::{Cell, Reader};
 
 use std::path::{Path, PathBuf};
 

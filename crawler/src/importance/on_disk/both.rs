@@ -26,15 +26,15 @@ impl OnDisk {
             let rows = first..tiles.min(first + group);
             got_back.bytes_mut().fill(0);
             let of_rows = passing.bytes_mut().get_mut(..rows.len() * TILE_BYTES).unwrap_or_default();
-            self.passing.told.read_bytes(first * TILE, of_rows)?;
-            let frames = |row, column| Request::Frames(self.matrix.tile_row(row, column..column + 1));
+            self.passing.read_told(first * TILE, of_rows)?;
+            let frames = |row, column| Request::Frames(vec![self.matrix.tile_row(row, column..column + 1)]);
             let requests: Vec<Request> = (0..tiles)
                 .flat_map(|column| {
                     let frames = rows.clone().map(move |row| frames(row, column));
                     std::iter::once(self.useful.request(column)).chain(frames)
                 })
                 .collect();
-            let [forth, back] = Reader::start(&self.matrix, (ahead, TILE_BYTES), requests.into_iter());
+            let [forth, back] = Reader::start(&self.matrix, (ahead, TILE_BYTES), requests);
             // Each thread decodes all links, and adds up in one direction.
             at_once(
                 || {
@@ -47,7 +47,7 @@ impl OnDisk {
                         }
                         for row in rows.clone() {
                             reader.frames(
-                                |_, _| true,
+                                |_, _| Some((0, 0)),
                                 |cell| {
                                     let from = usize::from(cell.from) - first * TILE;
                                     let to = usize::from(cell.to) - column * TILE;
@@ -75,7 +75,7 @@ impl OnDisk {
                         let useful = reader.vector()?;
                         for _ in rows.clone() {
                             reader.frames(
-                                |_, _| true,
+                                |_, _| Some((0, 0)),
                                 |cell| {
                                     let from = usize::from(cell.from) - first * TILE;
                                     let to = usize::from(cell.to) - column * TILE;

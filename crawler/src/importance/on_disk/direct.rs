@@ -1,18 +1,20 @@
 //! A round of importance: sums of a group of targets stay, sources go by.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rayon::prelude::*;
 use zerocopy::{FromBytes, Immutable};
 
 use super::super::FixedPoint;
-use super::super::kernel::{Block, Read, forward};
+use super::super::kernel::{Block, Read, forward, make_ready};
 use super::super::power::Sums;
 use super::super::rough::Rough;
 use super::halves::{at_once, in_halves};
 use super::passed::Reads;
+use super::strip::{Strip, strips};
 use super::{OnDisk, Result, Scan, TILE, linked, value_of};
-use crate::link_matrix::{Buffer, Cell, Reader, Request};
+use crate::link_matrix::{Cell, Reader, Request};
 
 impl OnDisk {
     /// Reads and decodes what a round of importance reads, after the first, and computes nothing: what a round can be measured by. Says how
@@ -28,12 +30,16 @@ impl OnDisk {
             let columns = first..tiles.min(first + group);
             let [one, other] = self.forward_readers(columns.clone(), tiles);
             let read_half = |mut reader: Reader, parity: u16| {
-                for _ in 0..tiles {
-                    let (values, mut here) = (reader.vector()?, 0);
-                    reader.frames(|_, to| to % 2 == parity, |cell| here += cell.positions.len() as u64)?;
-                    reader.give_back(values);
-                    links.fetch_add(here, Ordering::Relaxed);
+                let mut here = 0;
+                for rows in strips(tiles, self.passing.strip()) {
+                    let values = Strip::next(&mut reader, &rows)?;
+                    let own = |from, to| (to % 2 == parity).then_some((to, from));
+                    for _ in columns.clone() {
+                        reader.frames(own, |cell| here += cell.positions.len() as u64)?;
+                    }
+                    values.give_back(&reader);
                 }
+                links.fetch_add(here, Ordering::Relaxed);
                 Ok(())
             };
             at_once(|| read_half(one, 0), || read_half(other, 1))?;
@@ -53,13 +59,19 @@ impl OnDisk {
 
     fn forward_readers<const READERS: usize>(
         &self,
-        columns: std::ops::Range<usize>,
+        columns: Range<usize>,
         tiles: usize,
     ) -> [Reader; READERS] {
-        let frames = |row: usize| Request::Frames(self.matrix.tile_row(row, columns.clone()));
-        let requests: Vec<Request> =
-            (0..tiles).flat_map(|row| [self.passing.request(row), frames(row)]).collect();
-        Reader::start(&self.matrix, self.passing.pieces(), requests.into_iter())
+        // Of a column one request: what is in memory at once has the same targets.
+        let of_column = |rows: Range<usize>, column: usize| {
+            Request::frames(rows.map(|row| self.matrix.tile_row(row, column..column + 1)))
+        };
+        let of_strip = |rows: Range<usize>| {
+            let frames = columns.clone().map(|column| of_column(rows.clone(), column));
+            rows.clone().map(|row| self.passing.request(row)).chain(frames).collect::<Vec<_>>()
+        };
+        let requests: Vec<Request> = strips(tiles, self.passing.strip()).flat_map(of_strip).collect();
+        Reader::start(&self.matrix, self.passing.pieces(), requests)
     }
 
     /// The factors of links and of E of a round: r is known beforehand.
@@ -89,20 +101,21 @@ impl OnDisk {
                 self.forward_readers(columns.clone(), tiles),
                 |mut reader, mut half| {
                     let parity = half.parity();
-                    for row in 0..tiles {
-                        let values = reader.vector()?;
-                        let is_own = |_, to| usize::from(to) % 2 == parity;
-                        reader.frames(is_own, |cell| {
-                            let from = usize::from(cell.from) - row * TILE;
-                            let into = half.block(usize::from(cell.to) - first * TILE);
-                            if let Some(into) = into {
-                                match reads {
-                                    Reads::All => forward_from::<f64>(&cell, &values, from, into),
-                                    Reads::Changes => forward_from::<Rough>(&cell, &values, from, into),
+                    for rows in strips(tiles, self.passing.strip()) {
+                        let values = Strip::next(&mut reader, &rows)?;
+                        let own = |from, to| (usize::from(to) % 2 == parity).then_some((to, from));
+                        for _ in columns.clone() {
+                            reader.frames(own, |cell| {
+                                let into = half.block(usize::from(cell.to) - first * TILE);
+                                if let Some(into) = into {
+                                    match reads {
+                                        Reads::All => forward_from::<f64>(&cell, &values, into),
+                                        Reads::Changes => forward_from::<Rough>(&cell, &values, into),
+                                    }
                                 }
-                            }
-                        })?;
-                        reader.give_back(values);
+                            })?;
+                        }
+                        values.give_back(&reader);
                     }
                     Ok(())
                 },
@@ -122,12 +135,7 @@ impl OnDisk {
 
     /// Multiplies importance.
     pub(super) fn rescale(&mut self, by: f64) -> Result<()> {
-        let mut buffer = Buffer::for_blocks::<f64>(1);
-        for block in 0..self.blocks_padded() {
-            self.passing.told.read(block, &mut buffer)?;
-            buffer.blocks_mut::<f64>().iter_mut().flatten().for_each(|value| *value *= by);
-            self.passing.told.write(block, &buffer)?;
-        }
+        self.passing.rescale(self.blocks_padded(), by)?;
         self.sums = Sums { linked: self.sums.linked * by, dangling: self.sums.dangling * by, ..self.sums };
         Ok(())
     }
@@ -191,14 +199,10 @@ impl OnDisk {
     }
 }
 
-/// Adds up a cell's links from block `from` of a piece of a vector of such values.
-fn forward_from<V: Read + FromBytes + Immutable>(
-    cell: &Cell<'_>,
-    piece: &Buffer,
-    from: usize,
-    into: &mut Block,
-) {
-    if let Some(values) = piece.blocks::<V>().get(from) {
+/// Adds up a cell's links from pages that pass on such values.
+fn forward_from<V: Read + FromBytes + Immutable>(cell: &Cell<'_>, values: &Strip, into: &mut Block) {
+    if let Some(values) = values.block::<V>(cell.from) {
+        make_ready(into, cell.together);
         forward(cell.positions, values, into);
     }
 }

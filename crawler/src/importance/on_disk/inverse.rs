@@ -1,15 +1,18 @@
 //! A round of usefulness: sums of a group of sources stay, targets go by.
 
+use std::ops::Range;
+
 use rayon::prelude::*;
 use zerocopy::{FromBytes, Immutable};
 
-use super::super::kernel::{BLOCK, Block, Read, backward};
+use super::super::kernel::{Block, Read, backward, make_ready};
 use super::super::rough::Rough;
 use super::super::usefulness::Change;
 use super::halves::in_halves;
 use super::passed::Reads;
+use super::strip::{Strip, strips};
 use super::{OnDisk, Result, Scan, TILE, linked, value_of};
-use crate::link_matrix::{BLOCK_BYTES, Buffer, Cell, Reader, Request};
+use crate::link_matrix::{Buffer, Cell, Reader, Request};
 
 impl OnDisk {
     pub(super) fn usefulness_round(&mut self, scan: Scan) -> Result<f64> {
@@ -19,32 +22,31 @@ impl OnDisk {
         for first in (0..tiles).step_by(group) {
             let rows = first..tiles.min(first + group);
             got.bytes_mut().fill(0);
-            let frames = |row, column| Request::Frames(self.matrix.tile_row(row, column..column + 1));
-            let requests: Vec<Request> = (0..tiles)
-                .flat_map(|column| {
-                    let frames = rows.clone().map(move |row| frames(row, column));
-                    std::iter::once(self.useful.request(column)).chain(frames)
-                })
-                .collect();
-            let readers = Reader::start(&self.matrix, self.useful.pieces(), requests.into_iter());
+            let of_strip = |columns: Range<usize>| {
+                // Of a row one request: what is in memory at once has the same sources.
+                let of_row = |row| Request::Frames(vec![self.matrix.tile_row(row, columns.clone())]);
+                let frames = rows.clone().map(of_row);
+                columns.clone().map(|column| self.useful.request(column)).chain(frames).collect::<Vec<_>>()
+            };
+            let requests: Vec<Request> = strips(tiles, self.useful.strip()).flat_map(of_strip).collect();
+            let readers = Reader::start(&self.matrix, self.useful.pieces(), requests);
             in_halves(got.blocks_mut(), readers, |mut reader, mut half| {
                 let parity = half.parity();
-                let is_own = |from, _| usize::from(from) % 2 == parity;
-                for column in 0..tiles {
-                    let values = reader.vector()?;
+                let own = |from, to| (usize::from(from) % 2 == parity).then_some((from, to));
+                for columns in strips(tiles, self.useful.strip()) {
+                    let values = Strip::next(&mut reader, &columns)?;
                     for _ in rows.clone() {
-                        reader.frames(is_own, |cell| {
+                        reader.frames(own, |cell| {
                             let into = half.block(usize::from(cell.from) - first * TILE);
-                            let to = usize::from(cell.to) - column * TILE;
                             if let Some(into) = into {
                                 match reads {
-                                    Reads::All => backward_from::<f64>(&cell, &values, to, into),
-                                    Reads::Changes => backward_from::<Rough>(&cell, &values, to, into),
+                                    Reads::All => backward_from::<f64>(&cell, &values, into),
+                                    Reads::Changes => backward_from::<Rough>(&cell, &values, into),
                                 }
                             }
                         })?;
                     }
-                    reader.give_back(values);
+                    values.give_back(&reader);
                 }
                 Ok(())
             })?;
@@ -73,8 +75,14 @@ impl OnDisk {
         let each = self.takers.install(all)?;
         each.iter().for_each(|of_block| change.merge(of_block));
         let (read, written) = self.useful.turn_bytes();
-        self.bytes += (read + written + BLOCK_BYTES) * got.len() as u64;
+        let known = if self.useful.reads() == Reads::All { self.known_bytes() } else { 0 };
+        self.bytes += (read + written + known) * got.len() as u64;
         Ok(())
+    }
+
+    /// Bytes of a block's importance and interest.
+    fn known_bytes(&self) -> u64 {
+        self.passing.read_bytes() + self.interest.block_bytes()
     }
 
     fn take_block_back(&self, block: usize, got: &Block, scan: Scan) -> Result<Change> {
@@ -82,35 +90,38 @@ impl OnDisk {
         let norm = self.sums.linked + self.sums.dangling;
         let (degrees, places) = (self.degrees(block)?, self.places(block));
         let changes = self.useful.reads() == Reads::Changes;
-        let (mut turn, mut importance) = (self.useful.turn(block)?, Buffer::for_blocks::<f64>(1));
-        self.passing.told.read(block, &mut importance)?;
-        let known = importance.blocks::<f64>().iter().flatten();
-        let values = turn.places().zip(got).zip(&degrees).zip(known).take(places);
+        let mut turn = self.useful.turn(block)?;
         let mut change = Change::default();
-        for (page, (((mut place, got), degree), passing)) in (block * BLOCK..).zip(values) {
-            let own = if self.interest.has(page) { value_of(*passing, *degree) / norm } else { 0.0 };
-            let mut back = if linked(*degree) { got / f64::from(*degree) } else { 0.0 };
-            if changes {
-                // Beside what came back before, which made what it has. Rounding must not leave less than nothing.
-                back = (back + (place.passing() - (1.0 - c) * own) / c).max(0.0);
+        let share = |degree: u16| if linked(degree) { 1.0 / f64::from(degree) } else { 0.0 };
+        if changes {
+            // Beside what came back before and made, with its own part, what it has. Rounding must not leave less than nothing.
+            for ((mut place, got), degree) in turn.places().zip(got).zip(&degrees).take(places) {
+                let value = (place.passing() + c * got * share(*degree)).max(0.0);
+                change.add(place.told(), value);
+                place.pass_on(value);
             }
-            let value = c * back + (1.0 - c) * own;
-            change.add(place.told(), value);
-            place.pass_on(value);
+        } else {
+            let (mut importance, mut interest) = (Buffer::for_blocks::<f64>(1), Buffer::for_blocks::<u8>(1));
+            self.passing.read_block(block, &mut importance)?;
+            self.interest.read(block, &mut interest)?;
+            let known = importance.blocks::<f64>().iter().flatten().zip(interest.bytes());
+            let values = turn.places().zip(got).zip(&degrees).zip(known).take(places);
+            for (((mut place, got), degree), (passing, of_interest)) in values {
+                let own = if *of_interest != 0 { value_of(*passing, *degree) / norm } else { 0.0 };
+                let value = c * got * share(*degree) + (1.0 - c) * own;
+                change.add(place.told(), value);
+                place.pass_on(value);
+            }
         }
         self.useful.end_turn(block, &turn, scan)?;
         Ok(change)
     }
 }
 
-/// Adds up a cell's links to block `to` of a piece of a vector of such values.
-fn backward_from<V: Read + FromBytes + Immutable>(
-    cell: &Cell<'_>,
-    piece: &Buffer,
-    to: usize,
-    into: &mut Block,
-) {
-    if let Some(values) = piece.blocks::<V>().get(to) {
+/// Adds up a cell's links to pages that have such values.
+fn backward_from<V: Read + FromBytes + Immutable>(cell: &Cell<'_>, values: &Strip, into: &mut Block) {
+    if let Some(values) = values.block::<V>(cell.to) {
+        make_ready(into, cell.together);
         backward(cell.positions, values, into);
     }
 }

@@ -1,12 +1,12 @@
 //! Importance and usefulness over a link matrix on disk, in a given memory.
 //!
 //! Vectors are files of blocks; of each only a piece or two are in memory at a time. What a scan adds up stays (the *resident* group of
-//! tile columns for importance, of tile rows for usefulness) while everything else is read past it, ahead, by a thread; two decode and
+//! tile columns for importance, of tile rows for usefulness) while everything else is read past it, ahead, by other threads; two decode and
 //! add up (`halves.rs`):
 //!
 //! ```text
-//!   importance:  for each group of columns: for each row of tiles: its pages' values, the row's tiles in the group
-//!   usefulness:  for each group of rows: for each column of tiles: its pages' values, the column's tiles in the group
+//!   importance:  for each group of columns: for each strip of rows: its pages' values; for each column of the group: the strip's tiles
+//!   usefulness:  for each group of rows: for each strip of columns: its pages' values; for each row of the group: the strip's tiles
 //!   both:        for each group of rows: for each column of tiles: its pages' values and sums so far, the column's tiles
 //! ```
 //!
@@ -21,6 +21,7 @@ mod halves;
 mod inverse;
 mod lift;
 mod passed;
+mod strip;
 mod vector;
 
 use std::path::{Path, PathBuf};
@@ -31,6 +32,7 @@ use webbase_storage::disk::Disk;
 use self::lift::Lift;
 pub use self::lift::Lifting;
 use self::passed::Passed;
+use self::vector::Vector;
 use super::kernel::BLOCK;
 use super::power::Sums;
 use super::{Interest, Settings};
@@ -42,7 +44,7 @@ type Result<T> = std::result::Result<T, MatrixError>;
 const TILE: usize = 8;
 /// A tile's values of 64 bits.
 const TILE_BYTES: usize = TILE * BLOCK_BYTES as usize;
-/// What a scan takes beside its resident group and its pieces of a vector: chunks of frames (2 MiB), links of a frame for each of two threads
+/// What a scan takes beside its resident group and its pieces of a vector: chunks of frames (3 MiB), links of a frame for each of two threads
 /// (0.5), a frame that is not whole for each (1); and when it has ended what [`TAKERS`] need.
 const BESIDE_BYTES: usize = 6 << 20;
 
@@ -84,7 +86,8 @@ pub struct OnDisk {
     /// The factors of links and of E that importance was made with.
     factors: (f64, f64),
     useful: Passed,
-    interest: Interest,
+    /// A byte a page, 1 where it is of interest.
+    interest: Vector,
     lift: Lift,
     takers: rayon::ThreadPool,
     /// The resident group's sums, between rounds of one vector: memory that is given back and asked for again may be there twice.
@@ -142,7 +145,7 @@ impl OnDisk {
             budget_bytes,
             sums: Sums::default(),
             factors: (1.0, 0.0),
-            interest,
+            interest: Vector::create(&*disk, &dir.join("interest"), 1)?,
             lift: Lift::default(),
             takers: takers
                 .map_err(|e| MatrixError::io("start threads for", dir, std::io::Error::other(e)))?,
@@ -151,6 +154,7 @@ impl OnDisk {
         };
         let share = 1.0 / f64::from(this.matrix.pages().max(1));
         let (mut values, mut useful) = (Buffer::for_blocks::<f64>(1), Buffer::for_blocks::<f64>(1));
+        let mut of_interest = Buffer::for_blocks::<u8>(1);
         let by_changes = this.by_changes();
         for block in 0..this.blocks_padded() {
             let degrees = this.degrees(block)?;
@@ -162,13 +166,16 @@ impl OnDisk {
                 for ((page, (value, degree)), useful) in
                     (block * BLOCK..).zip(values.iter_mut().zip(&degrees)).zip(useful).take(places)
                 {
-                    let of_interest = if this.interest.has(page) { share } else { 0.0 };
+                    let of_interest = if interest.has(page) { share } else { 0.0 };
                     let (known, known_useful) = last(page as u32)?.unwrap_or((share, of_interest));
                     sums.add(known, if linked(*degree) { 1.0 } else { 0.0 });
                     *value = if linked(*degree) { known / f64::from(*degree) } else { known };
                     *useful = known_useful;
                 }
             }
+            let of_block = of_interest.bytes_mut().iter_mut().zip(block * BLOCK..);
+            of_block.for_each(|(of_interest, page)| *of_interest = u8::from(interest.has(page)));
+            this.interest.write(block, &of_interest)?;
             this.sums.merge(&sums);
             this.passing.start(block, &values, by_changes)?;
             this.useful.start(block, &useful, by_changes)?;
@@ -197,7 +204,7 @@ impl OnDisk {
 
     /// Tiles of a group with so many vectors resident, and so many pieces of tiles beside them.
     fn fitting(&self, vectors: usize, pieces: usize) -> usize {
-        let beside = BESIDE_BYTES + self.interest.bytes() + pieces * TILE_BYTES;
+        let beside = BESIDE_BYTES + pieces * TILE_BYTES;
         (self.budget_bytes.saturating_sub(beside) / (vectors * TILE_BYTES)).max(1)
     }
 
@@ -250,7 +257,7 @@ impl OnDisk {
     fn importance_rounds(&mut self, scan: Scan, rounds_max: u32) -> Result<Rounds> {
         self.passing.begin(self.by_changes());
         let done = self.rounds(rounds_max, |this| this.importance_round(scan))?;
-        self.passing.end(self.blocks_padded())?;
+        self.passing.end();
         Ok(done)
     }
 
@@ -261,7 +268,7 @@ impl OnDisk {
     pub fn usefulness(&mut self, scan: Scan, rounds_max: u32) -> Result<Rounds> {
         self.useful.begin(self.by_changes());
         let done = self.rounds(rounds_max, |this| this.usefulness_round(scan))?;
-        self.useful.end(self.blocks_padded())?;
+        self.useful.end();
         Ok(done)
     }
 
@@ -295,7 +302,7 @@ impl OnDisk {
         let norm = self.sums.linked + self.sums.dangling;
         let mut buffer = Buffer::for_blocks::<f64>(1);
         for block in 0..self.matrix.blocks() {
-            self.passing.told.read(block, &mut buffer)?;
+            self.passing.read_block(block, &mut buffer)?;
             let degrees = self.degrees(block)?;
             let values = buffer.blocks::<f64>().iter().flatten().zip(&degrees).take(self.places(block));
             for (page, (passing, degree)) in (block * BLOCK..).zip(values) {
@@ -313,8 +320,8 @@ impl OnDisk {
         let norm = self.sums.linked + self.sums.dangling;
         let (mut passing, mut useful) = (Buffer::for_blocks::<f64>(1), Buffer::for_blocks::<f64>(1));
         for block in 0..self.matrix.blocks() {
-            self.passing.told.read(block, &mut passing)?;
-            self.useful.told.read(block, &mut useful)?;
+            self.passing.read_block(block, &mut passing)?;
+            self.useful.read_block(block, &mut useful)?;
             let degrees = self.degrees(block)?;
             let values = passing.blocks::<f64>().iter().flatten().zip(&degrees).take(self.places(block));
             for ((passing, degree), useful) in values.zip(useful.blocks::<f64>().iter().flatten()) {
@@ -331,7 +338,7 @@ impl OnDisk {
     pub fn for_usefulness(&self, mut each: impl FnMut(usize, f64)) -> Result<()> {
         let mut buffer = Buffer::for_blocks::<f64>(1);
         for block in 0..self.matrix.blocks() {
-            self.useful.told.read(block, &mut buffer)?;
+            self.useful.read_block(block, &mut buffer)?;
             let values = buffer.blocks::<f64>().iter().flatten().take(self.places(block));
             (block * BLOCK..).zip(values).for_each(|(page, value)| each(page, *value));
         }
