@@ -288,7 +288,7 @@ impl Management {
             compression: Compression::None,
             ..ClusterSettings::default()
         };
-        settings.client.limits.credit_bytes_near = 512 << 10;
+        settings.client.limits.credit_bytes = 512 << 10;
         settings.client.answer = Duration::from_secs(3);
         change(&mut settings);
         Cluster::connect(self.server.address(), settings).await.unwrap()

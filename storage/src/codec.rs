@@ -29,6 +29,10 @@ pub enum Codec {
 
 /// Bytes before the deflate stream.
 const AROUND_BYTES: usize = 8;
+/// Bytes that come out before and behind a body, at most: they are unpacked with it every time.
+const NEAR_BYTES_MAX: u64 = 256 << 10;
+/// Memory to unpack in that a thread keeps.
+const SCRATCH_BYTES_MAX: usize = 4 << 20;
 
 impl Codec {
     /// The most that so many bytes can unpack to: lz4 writes a byte for at most 255, zstd four bytes for a block of 128 KiB, deflate two
@@ -224,37 +228,56 @@ impl UnpackError {
 thread_local! {
     static PACKER: RefCell<(CCtx<'static>, Vec<u8>)> = RefCell::new((CCtx::create(), Vec::new()));
     static UNPACKER: RefCell<DCtx<'static>> = RefCell::new(DCtx::create());
-    static INFLATER: RefCell<Inflater> = RefCell::new(Inflater::new());
+    static INFLATER: RefCell<(Inflater, Vec<u8>)> = RefCell::new((Inflater::new(), Vec::new()));
 }
 
 /// Unpacks a body that was kept as it came.
 fn inflate(stored: &[u8], len: usize, out: &mut Vec<u8>) -> std::result::Result<(), UnpackError> {
-    let cut = || UnpackError::Broken("it is cut short".into());
-    let (around, stream) = stored.split_first_chunk::<AROUND_BYTES>().ok_or_else(cut)?;
+    let broken = |what: String| UnpackError::Broken(what);
+    let around = stored.split_first_chunk::<AROUND_BYTES>();
+    let (around, stream) = around.ok_or_else(|| broken("it is cut short".into()))?;
     let [b0, b1, b2, b3, e0, e1, e2, e3] = *around;
-    let before = u32::from_le_bytes([b0, b1, b2, b3]) as usize;
-    let all = before + len + u32::from_le_bytes([e0, e1, e2, e3]) as usize;
+    let (before, behind) = (u32::from_le_bytes([b0, b1, b2, b3]), u32::from_le_bytes([e0, e1, e2, e3]));
+    if !is_near(before, behind) {
+        return Err(broken(format!("{before} bytes before it and {behind} behind it are too many")));
+    }
+    let before = before as usize;
+    let all = before + len + behind as usize;
     if all as u64 > Codec::Deflate.unpacked_max(stream.len()) {
-        return Err(UnpackError::Broken(format!("{} bytes cannot unpack to {all}", stream.len())));
+        return Err(broken(format!("{} bytes cannot unpack to {all}", stream.len())));
     }
-    out.resize(all, 0);
-    let unpacked = INFLATER.with_borrow_mut(|inflater| inflater.inflate(stream, out));
-    let (_, written) = unpacked.map_err(|e| UnpackError::Broken(e.to_string()))?;
-    if written != all {
-        return Err(UnpackError::Broken(format!("{written} bytes came out, {all} were expected")));
-    }
-    out.truncate(before + len);
-    out.drain(..before);
-    Ok(())
+    INFLATER.with_borrow_mut(|(inflater, scratch)| {
+        if scratch.len() < all {
+            scratch.resize(all, 0);
+        }
+        let room = scratch.get_mut(..all).unwrap_or_default();
+        let (_, written) = inflater.inflate(stream, room).map_err(|e| broken(e.to_string()))?;
+        if written != all {
+            return Err(broken(format!("{written} bytes came out, {all} were expected")));
+        }
+        // No more memory than it needs: whoever keeps it counts what is in it.
+        out.reserve_exact(len);
+        out.extend_from_slice(room.get(before..before + len).unwrap_or_default());
+        if scratch.len() > SCRATCH_BYTES_MAX {
+            *scratch = Vec::new();
+        }
+        Ok(())
+    })
 }
 
-/// Hands codec, dictionary digest and stored bytes of a body to `then` that stays as it came packed; `None` where it is no smaller so.
+/// Whether no more comes with a body than what may be in a file's record around it.
+fn is_near(before: u32, behind: u32) -> bool {
+    u64::from(before) + u64::from(behind) <= NEAR_BYTES_MAX
+}
+
+/// Hands codec, dictionary digest and stored bytes of a body to `then` that stays as it came packed; `None` where it is no smaller so, or much
+/// else is packed with it.
 pub(crate) fn keep<R>(
     deflated: &Deflated<'_>,
     body_len: usize,
     then: impl FnOnce(Codec, u64, &[u8]) -> R,
 ) -> Option<R> {
-    if deflated.stream.len() + AROUND_BYTES >= body_len {
+    if deflated.stream.len() + AROUND_BYTES >= body_len || !is_near(deflated.before, deflated.behind) {
         return None;
     }
     PACKER.with_borrow_mut(|(_, scratch)| {
@@ -370,8 +393,12 @@ mod tests {
                 let mut out = Vec::new();
                 known.unpack(codec, digest, &stored, body.len(), &mut out).unwrap();
                 assert_eq!(out, body);
+                assert_eq!(out.capacity(), out.len(), "no memory that nobody counts");
             }
         }
+        // Much comes with it.
+        let (stream, behind) = (deflated(&vec![b'\n'; 1 << 20]), (1 << 20) - 20_000);
+        assert!(keep(&Deflated { stream: &stream, before: 0, behind }, 20_000, |_, _, _| ()).is_none());
         // It is no smaller than what is in it.
         let stream = deflated(b"short");
         assert!(keep(&Deflated { stream: &stream, before: 0, behind: 0 }, 5, |_, _, _| ()).is_none());
@@ -389,6 +416,7 @@ mod tests {
         for (what, stored) in [
             ("it begins too late", stored(1, &stream)),
             ("it begins nowhere", stored(u32::MAX, &stream)),
+            ("far too much is said to be behind it", [&around(0, u32::MAX), &stream[..]].concat()),
             ("there is more behind it", [&around(0, 1), &stream[..]].concat()),
             ("its stream is cut", stored(0, &stream[..stream.len() / 2])),
             ("its stream is none", stored(0, &flipped)),

@@ -137,6 +137,18 @@ impl Drop for Threads {
     }
 }
 
+/// When a thread panics, the others and the readers must not wait for its turn.
+struct EndsScan<'a>(&'a Ahead);
+
+impl Drop for EndsScan<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.turn.lock().unwrap_or_else(PoisonError::into_inner).readers.clear();
+            self.0.next_turn.notify_all();
+        }
+    }
+}
+
 impl Ahead {
     /// Begins to read, into these buffers for frames and for vectors.
     pub(super) fn start(
@@ -160,6 +172,7 @@ impl Ahead {
     }
 
     fn run(&self) {
+        let _ends = EndsScan(self);
         while let Some((number, job, buffer)) = self.begin() {
             let piece = self.read(job, buffer);
             if !self.give(number, piece) {

@@ -133,17 +133,23 @@ impl Reader {
             let found = self.part(bytes, range.start, order, &mut wanted, each);
             found.map_err(|what| MatrixError::corrupt(self.matrix.path(), *offset, what))?;
         }
-        let offset = chunk.parts.last().map_or(0, |(_, offset)| *offset);
-        let corrupt = |what: String| MatrixError::corrupt(self.matrix.path(), offset, what);
+        let path = self.matrix.path().to_path_buf();
         if last && !self.carry.is_empty() {
-            return Err(corrupt("a frame is cut short".into()));
+            let offset = chunk.parts.last().map_or(0, |(_, offset)| *offset);
+            return Err(MatrixError::corrupt(&path, offset, "a frame is cut short".to_owned()));
         }
+        let corrupt = |frame: &Range<usize>, what: String| {
+            let part = chunk.parts.iter().rev().find(|(range, _)| range.start <= frame.start);
+            let offset = part.map_or(0, |(range, offset)| offset + (frame.start - range.start) as u64);
+            MatrixError::corrupt(&path, offset, what)
+        };
         wanted.sort_unstable_by_key(|(order, frame)| (*order, frame.start));
         let bytes = |frame: &Range<usize>| chunk.buffer.bytes().get(frame.clone()).unwrap_or_default();
         for with_block in wanted.chunk_by(|((one, _), _), ((next, _), _)| one == next) {
             let mut together = with_block.iter().map(|(_, frame)| frame::links_of(bytes(frame))).sum();
             for (_, frame) in with_block {
-                take(bytes(frame), &mut self.frame, std::mem::take(&mut together), each).map_err(corrupt)?;
+                let taken = take(bytes(frame), &mut self.frame, std::mem::take(&mut together), each);
+                taken.map_err(|what| corrupt(frame, what))?;
             }
         }
         wanted.clear();

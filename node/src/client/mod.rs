@@ -131,8 +131,8 @@ impl Client {
     ) -> Result<Client> {
         let peer = address.to_string();
         let mut limits = settings.limits;
-        if address.ip().is_loopback() {
-            limits.credit_bytes = limits.credit_bytes_near;
+        if address.ip().to_canonical().is_loopback() {
+            limits.credit_bytes = limits.credit_bytes.min(limits.credit_bytes_near);
         }
         let hello = Hello {
             repository: settings.repository,

@@ -52,6 +52,7 @@ impl Input {
             if missing > 0 {
                 return pin!(socket.read_buf(&mut large.limit(missing + HEADER_BYTES))).poll(cx);
             }
+            take_next(&header, large, &mut self.buffer);
         }
         if self.buffer.capacity() - self.buffer.len() < LARGE_BYTES + HEADER_BYTES {
             self.buffer.reserve(READ_BYTES);
@@ -83,13 +84,10 @@ impl Input {
         Ok(header.filter(|h| have >= h.rest_bytes()))
     }
 
-    /// What follows the header of a large frame. Nothing was read behind it but into it, so what it has too much comes next.
+    /// What follows the header of a large frame.
     fn take_large(&mut self, header: &Header) -> Option<Bytes> {
         let mut large = self.large.take()?;
-        if let Some(next) = large.get(header.rest_bytes()..) {
-            self.buffer.extend_from_slice(next);
-        }
-        large.truncate(header.rest_bytes());
+        take_next(header, &mut large, &mut self.buffer);
         Some(pool::share(large))
     }
 
@@ -126,6 +124,14 @@ impl Input {
         whole.truncate(header.length as usize);
         Ok(whole.freeze())
     }
+}
+
+/// Moves what a large frame has too much, the beginning of the next one, to where that is looked for. Nothing was read there meanwhile.
+fn take_next(header: &Header, large: &mut Vec<u8>, buffer: &mut BytesMut) {
+    if let Some(next) = large.get(header.rest_bytes()..) {
+        buffer.extend_from_slice(next);
+    }
+    large.truncate(header.rest_bytes());
 }
 
 /// Frames to be written: small things, copied behind each other, and large ones between them. The buffer is kept from one

@@ -37,7 +37,7 @@ const DICTIONARIES_MAX: usize = 256;
 pub struct Limits {
     /// Bytes of data taken in each call before they are consumed. At least 512 KiB.
     pub credit_bytes: u32,
-    /// As [`Limits::credit_bytes`], of a client whose node is on the same machine. Nothing is on its way for long there, and what lies in
+    /// As [`Limits::credit_bytes`], and at most that, of a client that reaches its node by a loopback address. Nothing is on its way for long there, and what lies in
     /// sockets and queues is read again sooner, while the processor still has it, the less it is.
     pub credit_bytes_near: u32,
     /// Calls open at once on a connection.

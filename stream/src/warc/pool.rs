@@ -9,6 +9,8 @@ use bytes::Bytes;
 
 /// Bytes that wait to be used again, at most.
 const KEPT_BYTES_MAX: usize = 64 << 20;
+/// A larger buffer does not wait: who asks for a small one would hold all of it.
+const BUFFER_BYTES_MAX: usize = 2 << 20;
 
 /// Buffers of one import.
 #[derive(Clone, Default)]
@@ -44,7 +46,7 @@ impl Pool {
 
     fn give_back(&self, buffer: Vec<u8>) {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        if kept.bytes + buffer.len() <= KEPT_BYTES_MAX {
+        if buffer.len() <= BUFFER_BYTES_MAX && kept.bytes + buffer.len() <= KEPT_BYTES_MAX {
             kept.bytes += buffer.len();
             kept.buffers.push(buffer);
         }
@@ -91,9 +93,11 @@ mod tests {
     #[test]
     fn no_more_is_kept_than_is_meant_to_be() {
         let pool = Pool::default();
-        let shared: Vec<Bytes> = (0..5).map(|_| pool.share(pool.take(KEPT_BYTES_MAX / 4), 1)).collect();
+        let count = KEPT_BYTES_MAX / BUFFER_BYTES_MAX;
+        let shared: Vec<Bytes> = (0..=count).map(|_| pool.share(pool.take(BUFFER_BYTES_MAX), 1)).collect();
         drop(shared);
+        drop(pool.share(pool.take(BUFFER_BYTES_MAX + 1), 1));
         let kept = pool.kept.lock().unwrap();
-        assert_eq!((kept.buffers.len(), kept.bytes), (4, KEPT_BYTES_MAX));
+        assert_eq!((kept.buffers.len(), kept.bytes), (count, KEPT_BYTES_MAX));
     }
 }

@@ -8,7 +8,8 @@
 //!
 //! They are unpacked where they stay, a whole member at a time, into memory that is used again. A lot with anything else in it
 //! (damage, several records in a member, ARC, empty lines before a record) is left to the [`Reader`](super::Reader), which knows
-//! all that: what is found here is what it would find.
+//! all that: what is found here is what it would find. (But for deflate streams that no packer writes: libdeflate unpacks some that
+//! zlib refuses, with a code for lengths or distances that do not exist and are not used.)
 
 use std::ops::Range;
 
@@ -30,6 +31,8 @@ const FULL_BYTES: usize = 256 << 10;
 /// Longer heads are somebody else's.
 const HEAD_BYTES_MAX: usize = 64 << 10;
 const TRAILER_BYTES: usize = 8;
+/// Ends of lines behind a record; there should be four. More are kept out of memory that captures hold.
+const BEHIND_BYTES_MAX: usize = 64;
 
 /// Reads lots.
 pub(super) struct WholeMembers {
@@ -126,8 +129,8 @@ fn record(lot: &Lot, member: &Unpacked, mut unpacked: Bytes) -> Option<Found> {
     let (block_at, unpacked_bytes) = (warc_head_len(start, 0)?, unpacked.len());
     let head = Head::warc(unpacked.split_to(block_at));
     let len = usize::try_from(head.block_len().ok()?).ok()?;
-    let ends = unpacked.get(len..)?.iter().all(|byte| matches!(byte, b'\r' | b'\n'));
-    if !ends {
+    let behind = unpacked.get(len..)?;
+    if behind.len() > BEHIND_BYTES_MAX || !behind.iter().all(|byte| matches!(byte, b'\r' | b'\n')) {
         return None;
     }
     unpacked.truncate(len);
@@ -226,6 +229,7 @@ mod tests {
             ("a length that is too small", packed(b"WARC/1.0\r\nContent-Length: 2\r\n\r\nlonger\r\n\r\n")),
             ("no length", packed(b"WARC/1.0\r\nWARC-Type: resource\r\n\r\n\r\n\r\n")),
             ("nothing in it", packed(b"")),
+            ("many empty lines behind it", packed(&[&record(b"one")[..], &[b'\n'; 100]].concat())),
             ("an ARC record", packed(b"http://h/ 1.2.3.4 20260101000000 text/html 3\nabc\n")),
             ("more than a lot may have", packed(&record(&vec![7; UNPACKED_BYTES_MAX]))),
         ] {

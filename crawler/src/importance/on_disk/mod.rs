@@ -209,7 +209,7 @@ impl OnDisk {
     }
 
     /// Tiles of a group for one vector: all of them beside two pieces, or as many as fit beside one. Then most rounds read changes,
-    /// of which two pieces are smaller than that.
+    /// of which four pieces are no larger than that.
     fn group(&self) -> usize {
         if self.fitting(1, 2) >= self.matrix.tiles() { self.fitting(1, 2) } else { self.fitting(1, 1) }
     }
