@@ -3,7 +3,7 @@
 //! A link is a position, the source's place in its block times 65 536 plus the target's in its own. Blocks of vectors are
 //! arrays of exactly so many values (512 KiB, a second-level cache), so that no place in them needs a check.
 
-use super::rough::Rough;
+use super::rough::{Rough, Scale};
 
 /// Pages of a block.
 pub(crate) const BLOCK: usize = 1 << 16;
@@ -17,20 +17,30 @@ pub(crate) fn padded(mut values: Vec<f64>) -> Vec<f64> {
     values
 }
 
-/// A value as it is read; sums are always of 64 bits.
-pub(crate) trait Read: Copy {
-    fn value(self) -> f64;
+/// Values of a block's pages as they are read; sums are always of 64 bits.
+pub(crate) trait Values {
+    fn of(&self, place: u16) -> f64;
 }
 
-impl Read for f64 {
-    fn value(self) -> f64 {
-        self
+impl Values for Block {
+    #[inline]
+    #[expect(clippy::indexing_slicing, reason = "a place has 16 bits, and a block so many places")]
+    fn of(&self, place: u16) -> f64 {
+        self[usize::from(place)]
     }
 }
 
-impl Read for Rough {
-    fn value(self) -> f64 {
-        self.value()
+/// Rough values of a block, all of one scale.
+pub(crate) struct RoughBlock<'a> {
+    pub(crate) values: &'a [Rough; BLOCK],
+    pub(crate) scale: Scale,
+}
+
+impl Values for RoughBlock<'_> {
+    #[inline]
+    #[expect(clippy::indexing_slicing, reason = "a place has 16 bits, and a block so many places")]
+    fn of(&self, place: u16) -> f64 {
+        self.scale.value(self.values[usize::from(place)])
     }
 }
 
@@ -48,17 +58,17 @@ pub(crate) fn make_ready(got: &Block, links: usize) {
 
 /// Importance goes forward: every target gets what its source passes on.
 #[expect(clippy::indexing_slicing, reason = "a place has 16 bits, and a block so many places")]
-pub(crate) fn forward<V: Read>(cell: &[u32], passing: &[V; BLOCK], got: &mut Block) {
+pub(crate) fn forward(cell: &[u32], passing: &impl Values, got: &mut Block) {
     for position in cell {
-        got[(position & 0xffff) as usize] += passing[(position >> 16) as usize].value();
+        got[(position & 0xffff) as usize] += passing.of((position >> 16) as u16);
     }
 }
 
 /// Usefulness goes backward: every source gets what its target has.
 #[expect(clippy::indexing_slicing, reason = "a place has 16 bits, and a block so many places")]
-pub(crate) fn backward<V: Read>(cell: &[u32], has: &[V; BLOCK], got: &mut Block) {
+pub(crate) fn backward(cell: &[u32], has: &impl Values, got: &mut Block) {
     for position in cell {
-        got[(position >> 16) as usize] += has[(position & 0xffff) as usize].value();
+        got[(position >> 16) as usize] += has.of(*position as u16);
     }
 }
 

@@ -18,7 +18,7 @@
 
 use webbase_storage::crc64;
 
-use super::code::{BitWriter, best_k, read_positions};
+use super::code::{BitWriter, Positions, best_k, read_both};
 
 pub(crate) const HEAD_BYTES: usize = 20;
 const CRC_BYTES: usize = 8;
@@ -83,29 +83,64 @@ pub(crate) fn links_of(bytes: &[u8]) -> usize {
 impl Frame {
     /// Reads the frame that `bytes` are.
     pub(crate) fn read(&mut self, bytes: &[u8]) -> Result<(), String> {
-        self.positions.clear();
-        (self.from, self.to) = read_onto(bytes, &mut self.positions)?;
-        Ok(())
+        let mut checked = Checked::of(bytes)?;
+        let into = self.begin(&checked);
+        checked.codes.read(into);
+        checked.end()
+    }
+
+    /// Reads a frame into each of two, as they are checked, in little more time than one takes.
+    pub(crate) fn read_both(
+        (one, checked): (&mut Self, &mut Checked<'_>),
+        (other, checked_other): (&mut Self, &mut Checked<'_>),
+    ) {
+        let (into, into_other) = (one.begin(checked), other.begin(checked_other));
+        read_both((&mut checked.codes, into), (&mut checked_other.codes, into_other));
+    }
+
+    /// Takes over what the head says. What is given is for the positions after the first.
+    fn begin(&mut self, checked: &Checked<'_>) -> &mut [u32] {
+        (self.from, self.to) = checked.cell;
+        self.positions.resize(checked.links, 0);
+        match self.positions.split_first_mut() {
+            Some((first, others)) => {
+                *first = checked.first;
+                others
+            }
+            None => &mut [],
+        }
     }
 }
 
-/// Checks the frame that `bytes` are, and appends its positions. Gives the blocks of its sources and targets.
-fn read_onto(bytes: &[u8], positions: &mut Vec<u32>) -> Result<(u16, u16), String> {
-    let (body, crc) = bytes.split_last_chunk::<CRC_BYTES>().ok_or("cut short")?;
-    let (expected, found) = (crc64(body), u64::from_le_bytes(*crc));
-    if expected != found {
-        return Err(format!("expected CRC-64 {expected:016x}, found {found:016x}"));
+/// A frame that is what was written; its codes have not been read.
+pub(crate) struct Checked<'a> {
+    cell: (u16, u16),
+    links: usize,
+    first: u32,
+    codes: Positions<'a>,
+}
+
+impl<'a> Checked<'a> {
+    /// Checks the frame that `bytes` are.
+    pub(crate) fn of(bytes: &'a [u8]) -> Result<Self, String> {
+        let (body, crc) = bytes.split_last_chunk::<CRC_BYTES>().ok_or("cut short")?;
+        let (expected, found) = (crc64(body), u64::from_le_bytes(*crc));
+        if expected != found {
+            return Err(format!("expected CRC-64 {expected:016x}, found {found:016x}"));
+        }
+        let (head, payload) = body.split_first_chunk::<HEAD_BYTES>().ok_or("cut short")?;
+        let links = u32::from_le_bytes([head[4], head[5], head[6], head[7]]) as usize;
+        let first = u32::from_le_bytes([head[12], head[13], head[14], head[15]]);
+        let k = u32::from(head[16]);
+        if links == 0 || links > FRAME_LINKS_MAX || k > 31 {
+            return Err(format!("{links} links with k = {k}"));
+        }
+        let cell = cell_of(head).ok_or("cut short")?;
+        Ok(Self { cell, links, first, codes: Positions::new(payload, k, first) })
     }
-    let (head, payload) = body.split_first_chunk::<HEAD_BYTES>().ok_or("cut short")?;
-    let links = u32::from_le_bytes([head[4], head[5], head[6], head[7]]) as usize;
-    let first = u32::from_le_bytes([head[12], head[13], head[14], head[15]]);
-    let k = u32::from(head[16]);
-    if links == 0 || links > FRAME_LINKS_MAX || k > 31 {
-        return Err(format!("{links} links with k = {k}"));
+
+    /// Says whether the codes were sound, when they have been read.
+    pub(crate) fn end(self) -> Result<(), String> {
+        if self.codes.is_sound() { Ok(()) } else { Err("codes that nobody wrote".into()) }
     }
-    positions.push(first);
-    if !read_positions(payload, k, first, links - 1, positions) {
-        return Err("codes that nobody wrote".into());
-    }
-    cell_of(head).ok_or_else(|| "cut short".into())
 }

@@ -55,7 +55,7 @@ pub(crate) fn fuzz_samples() -> Vec<Vec<u8>> {
 
 pub(crate) use ahead::Request;
 pub(crate) use direct::{BLOCK_BYTES, Buffer, direct};
-pub(crate) use reader::{Cell, Reader};
+pub(crate) use reader::Reader;
 
 use std::path::{Path, PathBuf};
 

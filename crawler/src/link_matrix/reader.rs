@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use super::ahead::{Ahead, CHUNK_BYTES, CHUNKS, Chunk, Piece, Request, Threads};
 use super::direct::Buffer;
 use super::file::Matrix;
-use super::frame::{self, FRAME_LINKS_MAX, Frame, frame_bytes};
+use super::frame::{self, Checked, FRAME_LINKS_MAX, Frame, frame_bytes};
 use super::{MatrixError, Result};
 
 /// The links of a cell, or some of them.
@@ -28,6 +28,15 @@ pub(crate) struct Cell<'a> {
 /// Of a cell that is wanted, the block that stays in the cache, and the one that goes by.
 pub(crate) type Stays = (u16, u16);
 
+/// A frame of a chunk.
+struct Wanted {
+    stays: Stays,
+    /// Where in the chunk.
+    place: Range<usize>,
+    /// As [`Cell::together`].
+    together: usize,
+}
+
 /// The end of a thread of the scan.
 pub(crate) struct Reader {
     matrix: Matrix,
@@ -37,8 +46,8 @@ pub(crate) struct Reader {
     /// The beginning of a frame whose end is in the next piece.
     carry: Vec<u8>,
     /// Frames of a chunk, in the order that is asked for.
-    wanted: Vec<(Stays, Range<usize>)>,
-    frame: Frame,
+    wanted: Vec<Wanted>,
+    frames: (Frame, Frame),
     /// After the channels, whose end is what ends the threads.
     _threads: Arc<Threads>,
 }
@@ -68,7 +77,7 @@ impl Reader {
             vectors: vectors.0.clone(),
             carry: Vec::new(),
             wanted: Vec::new(),
-            frame: Frame { positions: Vec::with_capacity(FRAME_LINKS_MAX), ..Frame::default() },
+            frames: (empty_frame(), empty_frame()),
             _threads: threads.clone(),
         })
     }
@@ -138,18 +147,36 @@ impl Reader {
             let offset = chunk.parts.last().map_or(0, |(_, offset)| *offset);
             return Err(MatrixError::corrupt(&path, offset, "a frame is cut short".to_owned()));
         }
-        let corrupt = |frame: &Range<usize>, what: String| {
-            let part = chunk.parts.iter().rev().find(|(range, _)| range.start <= frame.start);
-            let offset = part.map_or(0, |(range, offset)| offset + (frame.start - range.start) as u64);
+        let corrupt = |frame: &Wanted, what: String| {
+            let at = frame.place.start;
+            let part = chunk.parts.iter().rev().find(|(range, _)| range.start <= at);
+            let offset = part.map_or(0, |(range, offset)| offset + (at - range.start) as u64);
             MatrixError::corrupt(&path, offset, what)
         };
-        wanted.sort_unstable_by_key(|(order, frame)| (*order, frame.start));
-        let bytes = |frame: &Range<usize>| chunk.buffer.bytes().get(frame.clone()).unwrap_or_default();
-        for with_block in wanted.chunk_by(|((one, _), _), ((next, _), _)| one == next) {
-            let mut together = with_block.iter().map(|(_, frame)| frame::links_of(bytes(frame))).sum();
-            for (_, frame) in with_block {
-                let taken = take(bytes(frame), &mut self.frame, std::mem::take(&mut together), each);
-                taken.map_err(|what| corrupt(frame, what))?;
+        wanted.sort_unstable_by_key(|frame| (frame.stays, frame.place.start));
+        let bytes = |frame: &Wanted| chunk.buffer.bytes().get(frame.place.clone()).unwrap_or_default();
+        for with_block in wanted.chunk_by_mut(|one, next| one.stays.0 == next.stays.0) {
+            let together = with_block.iter().map(|frame| frame::links_of(bytes(frame))).sum();
+            with_block.iter_mut().take(1).for_each(|first| first.together = together);
+        }
+        for frames in wanted.chunks(2) {
+            match frames {
+                [one, other] => {
+                    let mut checked = Checked::of(bytes(one)).map_err(|what| corrupt(one, what))?;
+                    let mut checked_other = Checked::of(bytes(other)).map_err(|what| corrupt(other, what))?;
+                    let (frame, other_frame) = &mut self.frames;
+                    Frame::read_both((frame, &mut checked), (other_frame, &mut checked_other));
+                    checked.end().map_err(|what| corrupt(one, what))?;
+                    checked_other.end().map_err(|what| corrupt(other, what))?;
+                    each(frame.cell(one.together));
+                    each(other_frame.cell(other.together));
+                }
+                _ => {
+                    for one in frames {
+                        let taken = take(bytes(one), &mut self.frames.0, one.together, each);
+                        taken.map_err(|what| corrupt(one, what))?;
+                    }
+                }
             }
         }
         wanted.clear();
@@ -163,7 +190,7 @@ impl Reader {
         mut bytes: &[u8],
         mut begin: usize,
         order: &impl Fn(u16, u16) -> Option<Stays>,
-        wanted: &mut Vec<(Stays, Range<usize>)>,
+        wanted: &mut Vec<Wanted>,
         each: &mut impl FnMut(Cell<'_>),
     ) -> std::result::Result<(), String> {
         let order = |frame: &[u8]| frame::cell_of(frame).and_then(|(from, to)| order(from, to));
@@ -177,18 +204,30 @@ impl Reader {
             if total == Some(self.carry.len()) {
                 if order(&self.carry).is_some() {
                     let links = frame::links_of(&self.carry);
-                    take(&self.carry, &mut self.frame, links, each)?;
+                    take(&self.carry, &mut self.frames.0, links, each)?;
                 }
                 self.carry.clear();
             }
         }
         while let Some(total) = frame_bytes(bytes).transpose()? {
             let Some((frame, rest)) = bytes.split_at_checked(total) else { break };
-            wanted.extend(order(frame).map(|order| (order, begin..begin + total)));
+            let place = begin..begin + total;
+            wanted.extend(order(frame).map(|stays| Wanted { stays, place, together: 0 }));
             (bytes, begin) = (rest, begin + total);
         }
         self.carry.extend_from_slice(bytes);
         Ok(())
+    }
+}
+
+/// A frame whose positions have room for all that a frame has.
+fn empty_frame() -> Frame {
+    Frame { positions: Vec::with_capacity(FRAME_LINKS_MAX), ..Frame::default() }
+}
+
+impl Frame {
+    fn cell(&self, together: usize) -> Cell<'_> {
+        Cell { from: self.from, to: self.to, positions: &self.positions, together }
     }
 }
 
@@ -200,6 +239,6 @@ fn take(
     each: &mut impl FnMut(Cell<'_>),
 ) -> std::result::Result<(), String> {
     frame.read(bytes)?;
-    each(Cell { from: frame.from, to: frame.to, positions: &frame.positions, together });
+    each(frame.cell(together));
     Ok(())
 }

@@ -52,8 +52,9 @@ impl OnDisk {
                                     let from = usize::from(cell.from) - first * TILE;
                                     let to = usize::from(cell.to) - column * TILE;
                                     let got = got.blocks_mut::<f64>().get_mut(to);
-                                    if let (Some(passing), Some(got)) = (passing.blocks().get(from), got) {
-                                        forward::<f64>(cell.positions, passing, got);
+                                    let passing = passing.blocks::<f64>().get(from);
+                                    if let (Some(passing), Some(got)) = (passing, got) {
+                                        forward(cell.positions, passing, got);
                                     }
                                 },
                             )?;
@@ -62,7 +63,7 @@ impl OnDisk {
                         reader.give_back(useful);
                         self.count(3 * TILE_BYTES, 0..0);
                         if rows.end == tiles {
-                            self.take(column * TILE, got.blocks(), factors, Scan::Power, &mut sums)?;
+                            self.take(column * TILE, got.blocks_mut(), factors, Scan::Power, &mut sums)?;
                         } else {
                             so_far.write(column * TILE, &got)?;
                         }
@@ -80,8 +81,9 @@ impl OnDisk {
                                     let from = usize::from(cell.from) - first * TILE;
                                     let to = usize::from(cell.to) - column * TILE;
                                     let into = got_back.blocks_mut::<f64>().get_mut(from);
-                                    if let (Some(useful), Some(into)) = (useful.blocks().get(to), into) {
-                                        backward::<f64>(cell.positions, useful, into);
+                                    let useful = useful.blocks::<f64>().get(to);
+                                    if let (Some(useful), Some(into)) = (useful, into) {
+                                        backward(cell.positions, useful, into);
                                     }
                                 },
                             )?;
@@ -92,7 +94,7 @@ impl OnDisk {
                 },
             )?;
             let blocks = rows.len() * TILE;
-            let got = got_back.blocks().get(..blocks).unwrap_or_default();
+            let got = got_back.blocks_mut().get_mut(..blocks).unwrap_or_default();
             self.take_back(first * TILE, got, Scan::Power, &mut change)?;
         }
         self.passing.end_round(Scan::Power, sums.change);

@@ -4,17 +4,15 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rayon::prelude::*;
-use zerocopy::{FromBytes, Immutable};
 
 use super::super::FixedPoint;
-use super::super::kernel::{Block, Read, forward, make_ready};
+use super::super::kernel::{Block, forward, make_ready};
 use super::super::power::Sums;
-use super::super::rough::Rough;
 use super::halves::{at_once, in_halves};
-use super::passed::Reads;
+use super::passed::{Read, Reads};
 use super::strip::{Strip, strips};
 use super::{OnDisk, Result, Scan, TILE, linked, value_of};
-use crate::link_matrix::{Cell, Reader, Request};
+use crate::link_matrix::{Reader, Request};
 
 impl OnDisk {
     /// Reads and decodes what a round of importance reads, after the first, and computes nothing: what a round can be measured by. Says how
@@ -90,7 +88,7 @@ impl OnDisk {
 
     pub(super) fn importance_round(&mut self, scan: Scan) -> Result<f64> {
         let (tiles, group) = (self.matrix.tiles(), self.group());
-        let (factors, reads) = (self.next_factors(scan), self.passing.reads());
+        let factors = self.next_factors(scan);
         let mut sums = Sums::default();
         let mut got = self.take_got();
         for first in (0..tiles).step_by(group) {
@@ -107,10 +105,12 @@ impl OnDisk {
                         for _ in columns.clone() {
                             reader.frames(own, |cell| {
                                 let into = half.block(usize::from(cell.to) - first * TILE);
-                                if let Some(into) = into {
-                                    match reads {
-                                        Reads::All => forward_from::<f64>(&cell, &values, into),
-                                        Reads::Changes => forward_from::<Rough>(&cell, &values, into),
+                                let passing = self.passing.read(&values, cell.from);
+                                if let (Some(into), Some(passing)) = (into, passing) {
+                                    make_ready(into, cell.together);
+                                    match passing {
+                                        Read::All(values) => forward(cell.positions, values, into),
+                                        Read::Changes(values) => forward(cell.positions, &values, into),
                                     }
                                 }
                             })?;
@@ -123,7 +123,7 @@ impl OnDisk {
             let (_, piece_bytes) = self.passing.pieces();
             (0..tiles).for_each(|row| self.count(piece_bytes, self.matrix.tile_row(row, columns.clone())));
             let blocks = columns.len() * TILE;
-            let got = got.blocks().get(..blocks).unwrap_or_default();
+            let got = got.blocks_mut().get_mut(..blocks).unwrap_or_default();
             self.take(first * TILE, got, factors, scan, &mut sums)?;
         }
         self.got = Some(got);
@@ -144,13 +144,13 @@ impl OnDisk {
     pub(super) fn take(
         &mut self,
         first: usize,
-        got: &[Block],
+        got: &mut [Block],
         factors: (f64, f64),
         scan: Scan,
         sums: &mut Sums,
     ) -> Result<()> {
-        let of_block = |(at, got): (usize, &Block)| self.take_block(first + at, got, factors, scan);
-        let all = || got.par_iter().enumerate().map(of_block).collect::<Result<Vec<Sums>>>();
+        let of_block = |(at, got): (usize, &mut Block)| self.take_block(first + at, got, factors, scan);
+        let all = || got.par_iter_mut().enumerate().map(of_block).collect::<Result<Vec<Sums>>>();
         let each = self.takers.install(all)?;
         each.iter().for_each(|of_block| sums.merge(of_block));
         let (read, written) = self.passing.turn_bytes();
@@ -161,7 +161,7 @@ impl OnDisk {
     fn take_block(
         &self,
         block: usize,
-        got: &Block,
+        got: &mut Block,
         (by_links, by_e): (f64, f64),
         scan: Scan,
     ) -> Result<Sums> {
@@ -176,9 +176,8 @@ impl OnDisk {
         let (degrees, places) = (self.degrees(block)?, self.places(block));
         let mut turn = self.passing.turn(block)?;
         let mut of_block = Sums::default();
-        for (at, ((mut place, got), degree)) in turn.places().zip(got).zip(&degrees).take(places).enumerate()
-        {
-            let (mut got, mut e) = (*got, e_of_all);
+        for (at, (mut place, degree)) in turn.places(got).zip(&degrees).take(places).enumerate() {
+            let (mut got, mut e) = (place.got(), e_of_all);
             if next == Some(at) {
                 e = e_of_named;
                 next = named.next();
@@ -194,15 +193,7 @@ impl OnDisk {
             of_block.add(value, if linked { 1.0 } else { 0.0 });
             place.pass_on(if linked { value / f64::from(*degree) } else { value });
         }
-        self.passing.end_turn(block, &turn, scan)?;
+        self.passing.end_turn(block, turn, got, scan)?;
         Ok(of_block)
-    }
-}
-
-/// Adds up a cell's links from pages that pass on such values.
-fn forward_from<V: Read + FromBytes + Immutable>(cell: &Cell<'_>, values: &Strip, into: &mut Block) {
-    if let Some(values) = values.block::<V>(cell.from) {
-        make_ready(into, cell.together);
-        forward(cell.positions, values, into);
     }
 }

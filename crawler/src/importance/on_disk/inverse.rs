@@ -3,20 +3,18 @@
 use std::ops::Range;
 
 use rayon::prelude::*;
-use zerocopy::{FromBytes, Immutable};
 
-use super::super::kernel::{Block, Read, backward, make_ready};
-use super::super::rough::Rough;
+use super::super::kernel::{Block, backward, make_ready};
 use super::super::usefulness::Change;
 use super::halves::in_halves;
-use super::passed::Reads;
+use super::passed::{Read, Reads};
 use super::strip::{Strip, strips};
 use super::{OnDisk, Result, Scan, TILE, linked, value_of};
-use crate::link_matrix::{Buffer, Cell, Reader, Request};
+use crate::link_matrix::{Buffer, Reader, Request};
 
 impl OnDisk {
     pub(super) fn usefulness_round(&mut self, scan: Scan) -> Result<f64> {
-        let (tiles, group, reads) = (self.matrix.tiles(), self.group(), self.useful.reads());
+        let (tiles, group) = (self.matrix.tiles(), self.group());
         let mut change = Change::default();
         let mut got = self.take_got();
         for first in (0..tiles).step_by(group) {
@@ -38,10 +36,12 @@ impl OnDisk {
                     for _ in rows.clone() {
                         reader.frames(own, |cell| {
                             let into = half.block(usize::from(cell.from) - first * TILE);
-                            if let Some(into) = into {
-                                match reads {
-                                    Reads::All => backward_from::<f64>(&cell, &values, into),
-                                    Reads::Changes => backward_from::<Rough>(&cell, &values, into),
+                            let has = self.useful.read(&values, cell.to);
+                            if let (Some(into), Some(has)) = (into, has) {
+                                make_ready(into, cell.together);
+                                match has {
+                                    Read::All(values) => backward(cell.positions, values, into),
+                                    Read::Changes(values) => backward(cell.positions, &values, into),
                                 }
                             }
                         })?;
@@ -55,7 +55,8 @@ impl OnDisk {
                 self.count(self.useful.pieces().1, 0..0);
             }
             let blocks = rows.len() * TILE;
-            self.take_back(first * TILE, got.blocks().get(..blocks).unwrap_or_default(), scan, &mut change)?;
+            let got = got.blocks_mut().get_mut(..blocks).unwrap_or_default();
+            self.take_back(first * TILE, got, scan, &mut change)?;
         }
         self.got = Some(got);
         self.useful.end_round(scan, change.relative());
@@ -66,12 +67,12 @@ impl OnDisk {
     pub(super) fn take_back(
         &mut self,
         first: usize,
-        got: &[Block],
+        got: &mut [Block],
         scan: Scan,
         change: &mut Change,
     ) -> Result<()> {
-        let of_block = |(at, got): (usize, &Block)| self.take_block_back(first + at, got, scan);
-        let all = || got.par_iter().enumerate().map(of_block).collect::<Result<Vec<Change>>>();
+        let of_block = |(at, got): (usize, &mut Block)| self.take_block_back(first + at, got, scan);
+        let all = || got.par_iter_mut().enumerate().map(of_block).collect::<Result<Vec<Change>>>();
         let each = self.takers.install(all)?;
         each.iter().for_each(|of_block| change.merge(of_block));
         let (read, written) = self.useful.turn_bytes();
@@ -85,7 +86,7 @@ impl OnDisk {
         self.passing.read_bytes() + self.interest.block_bytes()
     }
 
-    fn take_block_back(&self, block: usize, got: &Block, scan: Scan) -> Result<Change> {
+    fn take_block_back(&self, block: usize, got: &mut Block, scan: Scan) -> Result<Change> {
         let c = self.settings.damping;
         let norm = self.sums.linked + self.sums.dangling;
         let (degrees, places) = (self.degrees(block)?, self.places(block));
@@ -95,8 +96,8 @@ impl OnDisk {
         let share = |degree: u16| if linked(degree) { 1.0 / f64::from(degree) } else { 0.0 };
         if changes {
             // Beside what came back before and made, with its own part, what it has. Rounding must not leave less than nothing.
-            for ((mut place, got), degree) in turn.places().zip(got).zip(&degrees).take(places) {
-                let value = (place.passing() + c * got * share(*degree)).max(0.0);
+            for (mut place, degree) in turn.places(got).zip(&degrees).take(places) {
+                let value = (place.passing() + c * place.got() * share(*degree)).max(0.0);
                 change.add(place.told(), value);
                 place.pass_on(value);
             }
@@ -105,23 +106,15 @@ impl OnDisk {
             self.passing.read_block(block, &mut importance)?;
             self.interest.read(block, &mut interest)?;
             let known = importance.blocks::<f64>().iter().flatten().zip(interest.bytes());
-            let values = turn.places().zip(got).zip(&degrees).zip(known).take(places);
-            for (((mut place, got), degree), (passing, of_interest)) in values {
+            let values = turn.places(got).zip(&degrees).zip(known).take(places);
+            for ((mut place, degree), (passing, of_interest)) in values {
                 let own = if *of_interest != 0 { value_of(*passing, *degree) / norm } else { 0.0 };
-                let value = c * got * share(*degree) + (1.0 - c) * own;
+                let value = c * place.got() * share(*degree) + (1.0 - c) * own;
                 change.add(place.told(), value);
                 place.pass_on(value);
             }
         }
-        self.useful.end_turn(block, &turn, scan)?;
+        self.useful.end_turn(block, turn, got, scan)?;
         Ok(change)
-    }
-}
-
-/// Adds up a cell's links to pages that have such values.
-fn backward_from<V: Read + FromBytes + Immutable>(cell: &Cell<'_>, values: &Strip, into: &mut Block) {
-    if let Some(values) = values.block::<V>(cell.to) {
-        make_ready(into, cell.together);
-        backward(cell.positions, values, into);
     }
 }

@@ -2,31 +2,35 @@
 //!
 //! Every group reads what the pages of all others pass on, so that with several groups the bytes of that decide how long a round takes. But
 //! a sum needs them all only once: M·p = M·p' + M·(p − p'), and M·p' can be told from the value that it made. So the first round passes on
-//! all, 8 bytes a page, and later ones what has changed, in 2 ([`Rough`]). What rounding leaves of a change is owed, and goes with the next:
+//! all, 8 bytes a page, and later ones what has changed, in one ([`Rough`], each block to the scale of its largest change). What rounding
+//! leaves of a change is owed, and goes with the next:
 //!
 //! ```text
 //!   told      what other pages have been told, all changes together           8 bytes a page
-//!   changes   the last of them, to two or three digits                        2
+//!   changes   the last of them, to an eighth of itself                        1
 //!   owed      what a page passes on beyond what it has told                   4
 //! ```
 //!
 //! The difference between what a page should pass on and what it has told is also what stops the rounds: that bounds the distance to
-//! the fixed point, whatever is owed. What is owed is itself rounded, by 2⁻³² of a change at most, and with it M·p', so that this adds up: to
-//! 2⁻³²/(1 − c)² of the change of the last round that passed on all, Δ. Once a round changes less than 10⁻⁵·Δ the next one passes on all
-//! again; until then a round's change allows for a distance of 10⁻⁵·Δ/(1 − c), and with c = 0.85 what adds up is 1/6000 of that.
+//! the fixed point, whatever is owed. What is owed is itself rounded, by 2⁻²⁸ of a change at most, and with it M·p', so that this adds up: to
+//! 2⁻²⁸/(1 − c)² of the change of the last round that passed on all, Δ. Once a round changes less than 10⁻⁵·Δ the next one passes on all
+//! again; until then a round's change allows for a distance of 10⁻⁵·Δ/(1 − c), and with c = 0.85 what adds up is 1/400 of that.
 //!
 //! ```text
 //!   bytes a page and round, k groups     read                    written
 //!   one group                            8, told 8               told 8
-//!   several, all                         8k, told 8              told 8, changes 2, owed 4
-//!   several, changes                     2k, told 8, owed 4      told 8, changes 2, owed 4
+//!   several, all                         8k, told 8              told 8, changes 1, owed 4
+//!   several, changes                     k, told 8, owed 4       told 8, changes 1, owed 4
 //! ```
 
 use std::path::Path;
 
+use parking_lot::RwLock;
 use webbase_storage::disk::Disk;
 
-use super::super::rough::Rough;
+use super::super::kernel::{Block, RoughBlock};
+use super::super::rough::{Rough, Scale};
+use super::strip::Strip;
 use super::vector::Vector;
 use super::{Result, Scan, TILE};
 use crate::link_matrix::{Buffer, Request};
@@ -46,12 +50,44 @@ pub(super) enum Reads {
     Changes,
 }
 
+/// The values of a block, of what a round reads.
+pub(super) enum Read<'a> {
+    All(&'a Block),
+    Changes(RoughBlock<'a>),
+}
+
+/// The last change of every page, each block's to a scale of its own.
+struct Changes {
+    vector: Vector,
+    scales: RwLock<Vec<Scale>>,
+}
+
+impl Changes {
+    fn new(vector: Vector) -> Self {
+        Self { vector, scales: RwLock::default() }
+    }
+
+    fn write(&self, block: usize, changes: &Buffer, scale: Scale) -> Result<()> {
+        self.vector.write(block, changes)?;
+        let mut scales = self.scales.write();
+        if scales.len() <= block {
+            scales.resize(block + 1, Scale::default());
+        }
+        scales.iter_mut().skip(block).take(1).for_each(|of_block| *of_block = scale);
+        Ok(())
+    }
+
+    fn scale(&self, block: usize) -> Option<Scale> {
+        self.scales.read().get(block).copied()
+    }
+}
+
 /// What all pages pass on in one direction.
 pub(super) struct Passed {
     told: Vector,
     next_told: Vector,
-    changes: Vector,
-    next_changes: Vector,
+    changes: Changes,
+    next_changes: Changes,
     owed: Vector,
     /// Whether changes are kept: they pay with several groups.
     by_changes: bool,
@@ -69,8 +105,8 @@ impl Passed {
         Ok(Self {
             told: vector("a", size_of::<f64>())?,
             next_told: vector("b", size_of::<f64>())?,
-            changes: vector("changes-a", size_of::<Rough>())?,
-            next_changes: vector("changes-b", size_of::<Rough>())?,
+            changes: Changes::new(vector("changes-a", size_of::<Rough>())?),
+            next_changes: Changes::new(vector("changes-b", size_of::<Rough>())?),
             owed: vector("owed", size_of::<f32>())?,
             by_changes: false,
             reads: Reads::All,
@@ -85,8 +121,8 @@ impl Passed {
         self.next_told.write(block, told)?;
         if by_changes {
             let zeros = Turn::empty(true);
-            self.changes.write(block, &zeros.changes)?;
-            self.next_changes.write(block, &zeros.changes)?;
+            self.changes.write(block, &zeros.changes, Scale::default())?;
+            self.next_changes.write(block, &zeros.changes, Scale::default())?;
             self.owed.write(block, &zeros.owed)?;
         }
         Ok(())
@@ -168,12 +204,23 @@ impl Passed {
 
     /// What a scan reads now of the pages of a tile.
     pub(super) fn request(&self, tile: usize) -> Request {
-        self.read().request(tile * TILE, TILE)
+        self.vector().request(tile * TILE, TILE)
+    }
+
+    /// The values of a block that is in memory.
+    pub(super) fn read<'a>(&self, strip: &'a Strip, block: u16) -> Option<Read<'a>> {
+        Some(match self.reads {
+            Reads::All => Read::All(strip.block(block)?),
+            Reads::Changes => {
+                let scale = self.changes.scale(usize::from(block))?;
+                Read::Changes(RoughBlock { values: strip.block(block)?, scale })
+            }
+        })
     }
 
     /// How many pieces of tiles a scan has in memory, and of how many bytes each.
     pub(super) fn pieces(&self) -> (usize, usize) {
-        let bytes = TILE * self.read().block_bytes() as usize;
+        let bytes = TILE * self.vector().block_bytes() as usize;
         let count = match self.reads {
             // Where changes are kept, memory is short, and rounds that pass on all are few.
             Reads::All if self.by_changes => 1,
@@ -191,10 +238,10 @@ impl Passed {
         }
     }
 
-    fn read(&self) -> &Vector {
+    fn vector(&self) -> &Vector {
         match self.reads {
             Reads::All => &self.told,
-            Reads::Changes => &self.changes,
+            Reads::Changes => &self.changes.vector,
         }
     }
 
@@ -209,14 +256,21 @@ impl Passed {
     }
 
     /// The block's new values: in their place, or beside what is still being read.
-    pub(super) fn end_turn(&self, block: usize, turn: &Turn, scan: Scan) -> Result<()> {
+    pub(super) fn end_turn(
+        &self,
+        block: usize,
+        mut turn: Turn,
+        differences: &Block,
+        scan: Scan,
+    ) -> Result<()> {
+        let scale = turn.end(differences);
         let beside = scan == Scan::Power;
         let told = if beside && self.reads == Reads::All { &self.next_told } else { &self.told };
         told.write(block, &turn.told)?;
         if self.by_changes {
             self.owed.write(block, &turn.owed)?;
             let changes = if beside { &self.next_changes } else { &self.changes };
-            changes.write(block, &turn.changes)?;
+            changes.write(block, &turn.changes, scale)?;
         }
         Ok(())
     }
@@ -225,7 +279,8 @@ impl Passed {
     pub(super) fn turn_bytes(&self) -> (u64, u64) {
         let (told, owed) = (self.told.block_bytes(), self.owed.block_bytes());
         let read = if self.reads == Reads::Changes { told + owed } else { told };
-        let written = if self.by_changes { told + owed + self.changes.block_bytes() } else { told };
+        let changes = self.changes.vector.block_bytes();
+        let written = if self.by_changes { told + owed + changes } else { told };
         (read, written)
     }
 }
@@ -248,30 +303,47 @@ impl Turn {
         }
     }
 
-    /// The pages of the block.
-    pub(super) fn places(&mut self) -> impl Iterator<Item = Place<'_>> {
+    /// The pages of the block, and what each got; that is where their new values are kept until the turn ends.
+    pub(super) fn places<'a>(&'a mut self, got: &'a mut Block) -> impl Iterator<Item = Place<'a>> {
+        let told = self.told.blocks_mut::<f64>().iter_mut().flatten();
+        let owed = self.owed.blocks::<f32>().iter().flatten();
+        let by_changes = self.by_changes;
+        told.zip(owed).zip(got).map(move |((told, owed), got)| Place { told, owed: *owed, got, by_changes })
+    }
+
+    /// Tells the differences between what pages pass on now and what they have told, as far as a change can.
+    fn end(&mut self, differences: &Block) -> Scale {
+        if !self.by_changes {
+            return Scale::default();
+        }
+        let scale = Scale::of(differences.iter().fold(0.0, |most, difference| most.max(difference.abs())));
         let told = self.told.blocks_mut::<f64>().iter_mut().flatten();
         let owed = self.owed.blocks_mut::<f32>().iter_mut().flatten();
         let changes = self.changes.blocks_mut::<Rough>().iter_mut().flatten();
-        let by_changes = self.by_changes;
-        told.zip(owed).zip(changes).map(move |((told, owed), change)| Place {
-            told,
-            owed,
-            change,
-            by_changes,
-        })
+        for (((told, owed), change), difference) in told.zip(owed).zip(changes).zip(differences) {
+            *change = scale.rough(*difference);
+            let change = scale.value(*change);
+            *told += change;
+            *owed = (difference - change) as f32;
+        }
+        scale
     }
 }
 
 /// A page while it gets its new value.
 pub(super) struct Place<'a> {
     told: &'a mut f64,
-    owed: &'a mut f32,
-    change: &'a mut Rough,
+    owed: f32,
+    got: &'a mut f64,
     by_changes: bool,
 }
 
 impl Place<'_> {
+    /// What links have brought it.
+    pub(super) fn got(&self) -> f64 {
+        *self.got
+    }
+
     /// What others have been told that it passes on.
     pub(super) fn told(&self) -> f64 {
         *self.told
@@ -279,36 +351,44 @@ impl Place<'_> {
 
     /// What it passes on.
     pub(super) fn passing(&self) -> f64 {
-        *self.told + f64::from(*self.owed)
+        *self.told + f64::from(self.owed)
     }
 
     /// It passes on `new` from now on.
     pub(super) fn pass_on(&mut self, new: f64) {
-        if !self.by_changes {
-            (*self.told, *self.owed) = (new, 0.0);
-            return;
+        if self.by_changes {
+            *self.got = new - *self.told;
+        } else {
+            *self.told = new;
         }
-        *self.change = Rough::of(new - *self.told);
-        *self.told += self.change.value();
-        *self.owed = (new - *self.told) as f32;
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::kernel::BLOCK;
     use super::*;
 
     #[test]
     fn what_is_owed_is_told_in_the_end() {
-        let (mut told, mut owed, mut change) = (1.0, 0.0, Rough::default());
-        let mut place = Place { told: &mut told, owed: &mut owed, change: &mut change, by_changes: true };
-        let (mut heard, wanted) = (place.told(), 1.0 + std::f64::consts::PI / 1e3);
-        for digits in 1..=6 {
-            place.pass_on(wanted);
-            assert!((place.passing() - wanted).abs() < 1e-12, "what is told and what is owed is all");
-            heard += place.change.value();
-            assert_eq!(heard, place.told(), "whoever adds up the changes knows what was told");
-            assert!((wanted - heard).abs() < 256f64.powi(-digits), "{digits}");
+        // Page 0 and page 1, whose change is a millionth of the other's.
+        let wanted = [1.0 + std::f64::consts::PI / 1e3, std::f64::consts::E / 1e9];
+        let (mut turn, mut heard) = (Turn::empty(true), [0.0; 2]);
+        for digits in 1..=9 {
+            let mut got = vec![[0.0; BLOCK]];
+            let [got] = &mut got[..] else { unreachable!() };
+            turn.places(got).zip(wanted).for_each(|(mut place, wanted)| place.pass_on(wanted));
+            let scale = turn.end(got);
+            let changes = &turn.changes.blocks::<Rough>()[0];
+            for page in 0..2 {
+                heard[page] += scale.value(changes[page]);
+            }
+            let mut none = vec![[0.0; BLOCK]];
+            for ((place, wanted), heard) in turn.places(&mut none[0]).zip(wanted).zip(heard) {
+                assert!((place.passing() - wanted).abs() < 1e-9 * wanted, "told and owed are all there is");
+                assert_eq!(heard, place.told(), "whoever adds up the changes knows what was told");
+                assert!((wanted - heard).abs() <= wanted * 8f64.powi(-digits), "{digits}: {heard}");
+            }
         }
     }
 }

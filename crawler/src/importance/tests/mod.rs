@@ -349,8 +349,32 @@ fn on_disk_it_is_the_same() {
         scans.push(important.rounds);
         check(&solving, &format!("{scan:?} in {budget} bytes"));
     }
-    assert_eq!(scans[0], scans[1]);
-    assert!(scans[2] <= scans[0], "{scans:?}");
+    // What is told to an eighth is late by a part of a round.
+    assert!(scans[0] <= scans[1] && scans[1] <= scans[0] + 1 && scans[2] <= scans[1], "{scans:?}");
+    // And where less is asked for, that is what comes out: rounds that change little are near the fixed point.
+    let coarse = Settings { epsilon: 1e-3, ..settings };
+    let mut solving = OnDisk::start(
+        disk.clone(),
+        folder.path(),
+        Matrix::open(&*disk, &path).unwrap(),
+        interest(),
+        coarse,
+        1,
+    )
+    .unwrap();
+    assert!(solving.importance(Scan::Power, 1000).unwrap().converged);
+    assert!(solving.usefulness(Scan::Power, 1000).unwrap().converged);
+    let (mut i, mut j) = (Vec::new(), Vec::new());
+    solving
+        .for_both(|important, useful| {
+            i.push(important);
+            j.push(useful);
+        })
+        .unwrap();
+    assert!(distance(&i, &known) < 1e-3, "{:e}", distance(&i, &known));
+    // Usefulness is of the importance there is, which is as far off.
+    let off = distance(&j, &useful) / useful.iter().sum::<f64>();
+    assert!(off < 2e-3, "{off:e}");
     for budget in [1, 1 << 30] {
         let mut solving = start(budget);
         assert!(solving.both(1000).unwrap().converged);
