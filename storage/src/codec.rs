@@ -233,11 +233,28 @@ thread_local! {
 
 /// Unpacks a body that was kept as it came.
 fn inflate(stored: &[u8], len: usize, out: &mut Vec<u8>) -> std::result::Result<(), UnpackError> {
-    let broken = |what: String| UnpackError::Broken(what);
     let around = stored.split_first_chunk::<AROUND_BYTES>();
-    let (around, stream) = around.ok_or_else(|| broken("it is cut short".into()))?;
+    let (around, stream) = around.ok_or_else(|| UnpackError::Broken("it is cut short".into()))?;
     let [b0, b1, b2, b3, e0, e1, e2, e3] = *around;
     let (before, behind) = (u32::from_le_bytes([b0, b1, b2, b3]), u32::from_le_bytes([e0, e1, e2, e3]));
+    inflate_within((before, behind), stream, len, out)
+}
+
+/// A body that came packed, unpacked.
+pub(crate) fn inflated(deflated: &Deflated<'_>) -> std::result::Result<Vec<u8>, UnpackError> {
+    let mut out = Vec::new();
+    let around = (deflated.before, deflated.behind);
+    inflate_within(around, deflated.stream, deflated.len as usize, &mut out)?;
+    Ok(out)
+}
+
+fn inflate_within(
+    (before, behind): (u32, u32),
+    stream: &[u8],
+    len: usize,
+    out: &mut Vec<u8>,
+) -> std::result::Result<(), UnpackError> {
+    let broken = |what: String| UnpackError::Broken(what);
     if !is_near(before, behind) {
         return Err(broken(format!("{before} bytes before it and {behind} behind it are too many")));
     }
@@ -270,22 +287,19 @@ fn is_near(before: u32, behind: u32) -> bool {
     u64::from(before) + u64::from(behind) <= NEAR_BYTES_MAX
 }
 
-/// Hands codec, dictionary digest and stored bytes of a body to `then` that stays as it came packed; `None` where it is no smaller so, or much
-/// else is packed with it.
-pub(crate) fn keep<R>(
-    deflated: &Deflated<'_>,
-    body_len: usize,
-    then: impl FnOnce(Codec, u64, &[u8]) -> R,
-) -> Option<R> {
-    if deflated.stream.len() + AROUND_BYTES >= body_len || !is_near(deflated.before, deflated.behind) {
-        return None;
-    }
+/// Whether a body stays as it came packed: it is smaller so, and not much else is packed with it.
+pub(crate) fn is_kept(deflated: &Deflated<'_>) -> bool {
+    deflated.stream.len() + AROUND_BYTES < deflated.len as usize && is_near(deflated.before, deflated.behind)
+}
+
+/// Hands codec, dictionary digest and stored bytes of a body that stays as it came packed to `then`.
+pub(crate) fn keep<R>(deflated: &Deflated<'_>, then: impl FnOnce(Codec, u64, &[u8]) -> R) -> R {
     PACKER.with_borrow_mut(|(_, scratch)| {
         scratch.clear();
         scratch.extend_from_slice(&deflated.before.to_le_bytes());
         scratch.extend_from_slice(&deflated.behind.to_le_bytes());
         scratch.extend_from_slice(deflated.stream);
-        Some(then(Codec::Deflate, 0, scratch))
+        then(Codec::Deflate, 0, scratch)
     })
 }
 
@@ -385,10 +399,11 @@ mod tests {
                 [("", ""), ("", "\r\n\r\n"), ("WARC/1.0\r\n\r\n", ""), ("a head", "a tail")]
             {
                 let stream = deflated(&[before.as_bytes(), &body, behind.as_bytes()].concat());
-                let deflated =
-                    Deflated { stream: &stream, before: before.len() as u32, behind: behind.len() as u32 };
-                let (codec, digest, stored) =
-                    keep(&deflated, body.len(), |c, d, s| (c, d, s.to_vec())).unwrap();
+                let (before, behind) = (before.len() as u32, behind.len() as u32);
+                let deflated = Deflated { stream: &stream, before, behind, len: body.len() as u32 };
+                assert!(is_kept(&deflated));
+                let (codec, digest, stored) = keep(&deflated, |c, d, s| (c, d, s.to_vec()));
+                assert_eq!(inflated(&deflated).unwrap(), body);
                 assert_eq!((codec, digest), (Codec::Deflate, 0));
                 let mut out = Vec::new();
                 known.unpack(codec, digest, &stored, body.len(), &mut out).unwrap();
@@ -398,10 +413,10 @@ mod tests {
         }
         // Much comes with it.
         let (stream, behind) = (deflated(&vec![b'\n'; 1 << 20]), (1 << 20) - 20_000);
-        assert!(keep(&Deflated { stream: &stream, before: 0, behind }, 20_000, |_, _, _| ()).is_none());
+        assert!(!is_kept(&Deflated { stream: &stream, before: 0, behind, len: 20_000 }));
         // It is no smaller than what is in it.
         let stream = deflated(b"short");
-        assert!(keep(&Deflated { stream: &stream, before: 0, behind: 0 }, 5, |_, _, _| ()).is_none());
+        assert!(!is_kept(&Deflated { stream: &stream, before: 0, behind: 0, len: 5 }));
     }
 
     #[test]

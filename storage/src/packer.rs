@@ -59,7 +59,7 @@ impl Encoded {
 /// Bytes of a page's record if nothing is packed.
 fn page_bytes(page: &Page<'_>) -> usize {
     let digest = page.payload_digest.map_or(0, |digest| digest.len());
-    RECORD_BYTES_MIN + page.url.len() + page.mime.len() + digest + page.head.len() + page.body.len()
+    RECORD_BYTES_MIN + page.url.len() + page.mime.len() + digest + page.head.len() + page.body_len()
 }
 
 /// Cuts pages into runs of about [`PART_BYTES`].
@@ -112,13 +112,15 @@ fn encode(
     head: &mut Vec<u8>,
     out: &mut Vec<u8>,
 ) -> Result<()> {
-    if let Some(deflated) = page.deflated.filter(|_| compression != Compression::None) {
-        let kept = codec::keep(&deflated, page.body.len(), |codec, digest, stored| {
-            record::encode(page, key, (codec, digest, stored), None, out)
-        });
-        if let Some(kept) = kept {
-            return kept;
+    if let Some(deflated) = page.deflated {
+        if compression != Compression::None && deflated.is_kept() {
+            return codec::keep(&deflated, |codec, digest, stored| {
+                record::encode(page, key, (codec, digest, stored), None, out)
+            });
         }
+        let (body, deflated) = (page.plain_body()?, None);
+        let page = Page { body: &body, deflated, ..*page };
+        return encode(&page, key, compression, dictionary, head, out);
     }
     let packed = dictionary.is_some_and(|d| codec::pack_head(d, page.head, head));
     codec::pack(compression, dictionary, page.body, |codec, digest, stored| {

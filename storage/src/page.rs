@@ -13,9 +13,12 @@
 //! confirmed by the URL in the record. The hash is keyed per repository because an unkeyed 64-bit hash can be
 //! made to collide in minutes by whoever chooses the URLs.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
+use crate::codec;
+use crate::error::StorageError;
 use crate::url::{self, UrlError};
 
 /// A page's 64-bit name. Written as 16 hexadecimal digits.
@@ -145,6 +148,15 @@ pub struct Deflated<'a> {
     pub before: u32,
     /// Bytes that it unpacks to behind the body.
     pub behind: u32,
+    /// Bytes of the body.
+    pub len: u32,
+}
+
+impl Deflated<'_> {
+    /// Whether stores that pack keep it as it is: it is smaller than the body, and little else is packed with it.
+    pub fn is_kept(&self) -> bool {
+        codec::is_kept(self)
+    }
 }
 
 /// A page to be added: one URL's content, borrowed from whoever fetched it.
@@ -162,7 +174,7 @@ pub struct Page<'a> {
     pub mime: &'a str,
     /// The HTTP head exactly as received, from the status line to the empty line.
     pub head: &'a [u8],
-    /// The body as received.
+    /// The body as received; nothing where `deflated` has it.
     pub body: &'a [u8],
     /// How long the page may stay without being seen again, in seconds; 0 means for ever.
     pub lifetime_s: u32,
@@ -171,9 +183,30 @@ pub struct Page<'a> {
     /// The SHA-1 of the payload (the body as the server meant it, without transfer encoding), if the caller has it. Kept as
     /// given: the store computes and checks nothing.
     pub payload_digest: Option<[u8; 20]>,
-    /// The body packed already, to be kept so instead of packing it again. That it unpacks to `body` is the caller's word: nobody looks
-    /// before it is read.
+    /// The body packed already, to be kept so instead of packing it again. That it unpacks to a body is the caller's word: nobody looks
+    /// before it is read, or packed otherwise.
     pub deflated: Option<Deflated<'a>>,
+}
+
+impl<'a> Page<'a> {
+    /// Bytes of the body.
+    pub fn body_len(&self) -> usize {
+        self.deflated.map_or(self.body.len(), |deflated| deflated.len as usize)
+    }
+
+    /// The body, unpacked if it came packed.
+    ///
+    /// # Errors
+    /// When it does not unpack to a body of its length.
+    pub fn plain_body(&self) -> Result<Cow<'a, [u8]>, StorageError> {
+        match &self.deflated {
+            None => Ok(Cow::Borrowed(self.body)),
+            Some(deflated) => match codec::inflated(deflated) {
+                Ok(body) => Ok(Cow::Owned(body)),
+                Err(e) => Err(e.of_page(self.url)),
+            },
+        }
+    }
 }
 
 impl Default for Page<'_> {

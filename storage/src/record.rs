@@ -686,7 +686,7 @@ pub(crate) fn encode(
         flags: flags.into(),
         head_len: field("HTTP head", head_len, max)?.into(),
         stored_len: field("body", stored.len(), max)?.into(),
-        unpacked_len: field("body", page.body.len(), max)?.into(),
+        unpacked_len: field("body", page.body_len(), max)?.into(),
         codec: codec as u8,
         dictionary: dictionary.into(),
         ..blank(Kind::Page, key)

@@ -73,8 +73,8 @@ async fn an_archive_goes_in_and_comes_out_as_warcio_wants_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_archive_that_stays_packed_comes_out_as_warcio_wants_it() {
-    goes_in_and_comes_out(&["import", "--json", "--keep-gzip"]).await;
+async fn an_archive_that_is_packed_anew_comes_out_as_warcio_wants_it() {
+    goes_in_and_comes_out(&["import", "--json", "--repack"]).await;
 }
 
 async fn goes_in_and_comes_out(import: &[&str]) {

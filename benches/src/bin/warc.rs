@@ -37,15 +37,15 @@ const WAYS: [&str; 9] = [
     "webbase reads",
     "the store's add",
     "webbase imports",
-    "webbase imports as packed",
+    "webbase imports, packing anew",
     "POST /pages",
-    "POST /pages as packed",
+    "POST /pages, packing anew",
 ];
 /// Unpacking, checking digests and packing: whoever imports does all of them.
 const PARTS: [&str; 3] = ["gunzip", "SHA-1", "the store's add"];
 
-/// Bodies stay as they are packed in the file.
-const KEPT: &str = "as packed";
+/// Bodies do not stay as they are packed in the file.
+const REPACKED: &str = "packing anew";
 
 const ALLOWED: &str = "what the parts allow";
 
@@ -132,7 +132,7 @@ fn of_corpus(corpus: &Path, pages: usize, bytes_max: usize) -> Vec<Capture> {
         head: page.head.into(),
         body: page.body.into(),
         payload_digest: <sha1::Sha1 as sha1::Digest>::digest(page.body).into(),
-        deflated: None,
+        kept: None,
     };
     corpus.pages.iter().filter(|page| page.body.len() <= bytes_max).map(capture).collect()
 }
@@ -218,12 +218,12 @@ impl Bench {
             }
             way if way.starts_with("webbase imports") => {
                 let store = self.store("imported");
-                let keep_gzip = way.ends_with(KEPT);
-                timed(|| assert_eq!(self.import_into(&*store, keep_gzip), work.pages)).1
+                let repack = way.ends_with(REPACKED);
+                timed(|| assert_eq!(self.import_into(&*store, repack), work.pages)).1
             }
             way => {
                 let repository = Repository::start(&self.dir.join("posted"));
-                timed(|| repository.post(&self.file, way.ends_with(KEPT), work.pages)).1
+                timed(|| repository.post(&self.file, way.ends_with(REPACKED), work.pages)).1
             }
         });
         samples.extend(allowed(&samples));
@@ -274,12 +274,12 @@ impl Bench {
 
     /// Threads unpack and hash, one makes captures, and the store packs on all cores; while a batch is made durable the next one
     /// is packed.
-    fn import_into(&self, store: &dyn PageStore, keep_gzip: bool) -> u64 {
+    fn import_into(&self, store: &dyn PageStore, repack: bool) -> u64 {
         let (sender, batches) = sync_channel::<Vec<Capture>>(1);
         let batches = Mutex::new(batches);
         std::thread::scope(|scope| {
             scope.spawn(move || {
-                let mut importer = Importer::new(Originals::new(128 << 20)).keeping_gzip(keep_gzip);
+                let mut importer = Importer::new(Originals::new(128 << 20)).keeping_gzip(!repack);
                 let mut batch = Vec::new();
                 let file = File::open(&self.file).expect("a file");
                 let (_, taken) = read_ahead(file, &mut importer, |capture| {
@@ -366,13 +366,13 @@ impl Repository {
         Repository { embedded: Some(embedded), runtime }
     }
 
-    fn post(&self, file: &Path, keep_gzip: bool, pages: u64) {
+    fn post(&self, file: &Path, repack: bool, pages: u64) {
         let address = self.embedded.as_ref().expect("a running repository").http();
         let mut socket = TcpStream::connect(address).expect("a connection");
         let mut file = File::open(file).expect("a file");
         let len = file.metadata().expect("a file").len();
         let head = format!(
-            "POST /pages?keep_gzip={keep_gzip} HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/warc\r\nContent-Length: {len}\r\nConnection: close\r\n\r\n"
+            "POST /pages?repack={repack} HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/warc\r\nContent-Length: {len}\r\nConnection: close\r\n\r\n"
         );
         socket.write_all(head.as_bytes()).expect("a connection");
         std::io::copy(&mut file, &mut socket).expect("a connection");

@@ -266,7 +266,17 @@ impl Cluster {
                     done.refused.push((adding.at, self.denied("stamp the page", why)));
                     continue;
                 };
-                let payload_digest = page.payload_digest.or_else(|| Some(Sha1::digest(page.body).into()));
+                let payload_digest = match page.payload_digest {
+                    Some(digest) => Ok(digest),
+                    None => page.plain_body().map(|body| Sha1::digest(&body).into()),
+                };
+                let payload_digest = match payload_digest {
+                    Ok(digest) => Some(digest),
+                    Err(e) => {
+                        done.refused.push((adding.at, e.into()));
+                        continue;
+                    }
+                };
                 let page = Page { epoch, payload_digest, ..*page };
                 let compression = self.inner.settings.compression;
                 match pack_page(&self.inner.key, &page, compression, dictionary.as_deref()) {
@@ -282,7 +292,7 @@ impl Cluster {
                         continue;
                     }
                 }
-                bytes += page.body.len();
+                bytes += page.body_len();
             }
             packed.push(adding);
             if bytes >= PACK_BYTES {

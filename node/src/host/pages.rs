@@ -522,7 +522,7 @@ impl Pages for NodePages {
     }
 
     fn add(&self, pages: &[Page<'_>]) -> std::result::Result<Added, NotAdded> {
-        let bytes = pages.iter().map(|page| page.body.len() + page.head.len() + page.url.len()).sum();
+        let bytes = pages.iter().map(|page| page.body_len() + page.head.len() + page.url.len()).sum();
         let added = self.stage(pages.iter().map(|page| page.epoch), bytes, |store| store.add(pages));
         self.stage_rows(added, || {
             let row = |page: &Page<'_>| {

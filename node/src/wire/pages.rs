@@ -31,13 +31,14 @@ const HAS_DIGEST: u32 = 1 << 31;
 /// Bytes of a page in this form.
 pub fn page_bytes(page: &Page<'_>) -> usize {
     let digest = page.payload_digest.map_or(0, |digest| digest.len());
-    PAGE_HEADER_BYTES + page.url.len() + page.mime.len() + digest + page.head.len() + page.body.len()
+    PAGE_HEADER_BYTES + page.url.len() + page.mime.len() + digest + page.head.len() + page.body_len()
 }
 
-/// Appends a page. `None`, with nothing appended, when a field is too long for its length.
+/// Appends a page, its body unpacked. `None`, with nothing appended, when a field is too long for its length, or the body does not unpack.
 pub fn write_page(page: &Page<'_>, out: &mut Vec<u8>) -> Option<()> {
     let len = |bytes: &[u8]| u32::try_from(bytes.len()).ok();
-    let (url, head, body) = (len(page.url.as_bytes())?, len(page.head)?, len(page.body)?);
+    let plain_body = page.plain_body().ok()?;
+    let (url, head, body) = (len(page.url.as_bytes())?, len(page.head)?, len(&plain_body)?);
     let mime = u16::try_from(page.mime.len()).ok()?;
     if url & HAS_DIGEST != 0 {
         return None;
@@ -54,7 +55,7 @@ pub fn write_page(page: &Page<'_>, out: &mut Vec<u8>) -> Option<()> {
     out.extend_from_slice(&page.modified_at_ms.unwrap_or(UNKNOWN_MS).to_le_bytes());
     out.extend_from_slice(&page.lifetime_s.to_le_bytes());
     out.extend_from_slice(&page.epoch.to_le_bytes());
-    for field in [page.url.as_bytes(), page.mime.as_bytes(), digest, page.head, page.body] {
+    for field in [page.url.as_bytes(), page.mime.as_bytes(), digest, page.head, &plain_body] {
         out.extend_from_slice(field);
     }
     Some(())

@@ -71,7 +71,7 @@ impl UrlRow {
             status: page.status,
             mime: page.mime.to_owned(),
             head_len: page.head.len() as u32,
-            body_len: page.body.len() as u32,
+            body_len: page.body_len() as u32,
             payload_digest: page.payload_digest,
         })
     }

@@ -50,13 +50,28 @@ pub struct Capture {
     pub mime: String,
     /// The HTTP head.
     pub head: Bytes,
-    /// The body.
+    /// The body; nothing where `kept` has it.
     pub body: Bytes,
     /// The SHA-1 of its payload.
     pub payload_digest: [u8; 20],
-    /// The body as it was packed in the file, if it is to stay so: a deflate stream, and how many bytes that has before the body and
-    /// behind it.
-    pub deflated: Option<(Bytes, u32, u32)>,
+    /// The body as it was packed in the file, if it is to stay so.
+    pub kept: Option<Kept>,
+}
+
+/// A body as it was packed in a file: [`Deflated`], with memory of its own.
+#[derive(Clone, Debug)]
+pub struct Kept {
+    stream: Bytes,
+    before: u32,
+    behind: u32,
+    len: u32,
+}
+
+impl Kept {
+    fn get(&self) -> Deflated<'_> {
+        let Kept { stream, before, behind, len } = self;
+        Deflated { stream, before: *before, behind: *behind, len: *len }
+    }
 }
 
 impl Capture {
@@ -71,18 +86,22 @@ impl Capture {
             head: &self.head,
             body: &self.body,
             payload_digest: Some(self.payload_digest),
-            deflated: self.deflated.as_ref().map(|(stream, before, behind)| Deflated {
-                stream,
-                before: *before,
-                behind: *behind,
-            }),
+            deflated: self.kept.as_ref().map(Kept::get),
             ..Page::default()
         }
     }
 
     /// Bytes of head and body.
     pub fn bytes(&self) -> usize {
-        self.head.len() + self.body.len()
+        self.head.len() + self.page().body_len()
+    }
+
+    /// A body that stays packed is needed as it is packed, and no longer holds the memory that it was unpacked to.
+    fn let_go(mut self) -> Capture {
+        if self.kept.is_some() {
+            (self.head, self.body) = (Bytes::copy_from_slice(&self.head), Bytes::new());
+        }
+        self
     }
 }
 
@@ -242,7 +261,7 @@ impl Importer {
         if http_head.is_empty() {
             return self.without_head(head, (url, fetched_at_ms), body, (digest, known.member));
         }
-        let deflated = self.deflated(known.member.as_ref(), http_head.len(), body.len());
+        let kept = self.kept(known.member.as_ref(), http_head.len(), body.len());
         let (payload_digest, status) = (self.digest(digest), http::status(&http_head));
         let capture = Capture {
             url,
@@ -253,12 +272,12 @@ impl Importer {
             head: http_head,
             body,
             payload_digest,
-            deflated,
+            kept,
         };
         if status < 300 {
             self.remember(head, &capture, known.member);
         }
-        Ok(capture)
+        Ok(capture.let_go())
     }
 
     fn resource(&mut self, head: &Head, block: Bytes, known: Known) -> Result<Capture, &'static str> {
@@ -278,7 +297,7 @@ impl Importer {
         let kind = head.field("Content-Type").map(|kind| http::mime(&kind)).unwrap_or_default();
         let mime = if kind == "application/http" { String::new() } else { kind };
         let (modified_at_ms, none) = (None, Bytes::new());
-        let deflated = self.deflated(member.as_ref(), 0, body.len());
+        let kept = self.kept(member.as_ref(), 0, body.len());
         let capture = Capture {
             url,
             fetched_at_ms,
@@ -288,18 +307,19 @@ impl Importer {
             head: none,
             body,
             payload_digest,
-            deflated,
+            kept,
         };
         self.remember(head, &capture, member);
-        Ok(capture)
+        Ok(capture.let_go())
     }
 
     /// A body of so many bytes that begins so far into its record's block, as it is packed, if it is to stay so.
-    fn deflated(&self, member: Option<&Member>, at: usize, len: usize) -> Option<(Bytes, u32, u32)> {
+    fn kept(&self, member: Option<&Member>, at: usize, len: usize) -> Option<Kept> {
         let member = member.filter(|_| self.keeps_gzip)?;
         let before = member.block_at + at;
         let behind = member.unpacked_bytes.checked_sub(before + len)?;
-        Some((member.stream.clone(), before.try_into().ok()?, behind.try_into().ok()?))
+        let (before, behind, len) = (before.try_into().ok()?, behind.try_into().ok()?, len.try_into().ok()?);
+        Some(Kept { stream: member.stream.clone(), before, behind, len }).filter(|kept| kept.get().is_kept())
     }
 
     fn remember(&self, head: &Head, capture: &Capture, member: Option<Member>) {
@@ -350,7 +370,7 @@ impl Importer {
             head: http_head,
             body: original.body,
             payload_digest: original.payload_digest,
-            deflated: None,
+            kept: None,
         })
     }
 

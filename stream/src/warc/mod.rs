@@ -29,7 +29,7 @@ mod whole;
 mod write;
 
 pub use self::ahead::read_ahead;
-pub use self::capture::{Capture, Find, Importer};
+pub use self::capture::{Capture, Find, Importer, Kept};
 pub use self::head::{Head, Kind};
 pub use self::originals::{Original, Originals};
 pub use self::reader::{BLOCK_BYTES_MAX, Block, Damage, Item, Reader, WarcRecord};

@@ -88,7 +88,7 @@ async fn what_goes_in_comes_out_and_of_a_url_the_newest() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn bodies_may_stay_packed_as_they_come() {
+async fn bodies_stay_packed_as_they_come_unless_asked_otherwise() {
     let rig = Rig::start().await;
     let body = |n: usize| format!("<p>page {n}").repeat(50 + n);
     let mut file = Vec::new();
@@ -98,22 +98,25 @@ async fn bodies_may_stay_packed_as_they_come() {
         std::io::Write::write_all(&mut member, &record).unwrap();
         member.finish().unwrap();
     }
-    let text =
-        format!("POST /pages?keep_gzip HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n", file.len());
-    let answer = rig.raw(&[text.as_bytes(), b"Connection: close\r\n\r\n", &file].concat()).await;
-    assert_eq!((answer.status, &answer.json()["acknowledged"]), (200, &300.into()), "{answer:?}");
-    rig.embedded.cluster().cycle(|_| {}).await.unwrap();
+    // Later ones replace earlier ones, and say the same.
+    for (asked, codec) in [("", Codec::Deflate), ("?repack", Codec::Zstd)] {
+        let text =
+            format!("POST /pages{asked} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n", file.len());
+        let answer = rig.raw(&[text.as_bytes(), b"Connection: close\r\n\r\n", &file].concat()).await;
+        assert_eq!((answer.status, &answer.json()["acknowledged"]), (200, &300.into()), "{answer:?}");
+        rig.embedded.cluster().cycle(|_| {}).await.unwrap();
 
-    let cluster = rig.embedded.cluster();
-    let record = cluster.lookup(cluster.page_key("http://h/7").unwrap()).await.unwrap().pages.unwrap();
-    assert_eq!(record.get().codec(), Codec::Deflate);
-    assert_eq!(rig.get(&page_of("http://h/7")).await.text(), body(7));
-    let (found, _) = pages(&rig.get("/stream").await.body);
-    assert_eq!(found.len(), 300);
-    for n in 0..300 {
-        assert_eq!(found[&format!("http://h/{n}")].2, body(n));
+        let cluster = rig.embedded.cluster();
+        let record = cluster.lookup(cluster.page_key("http://h/7").unwrap()).await.unwrap().pages.unwrap();
+        assert_eq!(record.get().codec(), codec, "{asked}");
+        assert_eq!(rig.get(&page_of("http://h/7")).await.text(), body(7));
+        let (found, _) = pages(&rig.get("/stream").await.body);
+        assert_eq!(found.len(), 300);
+        for n in 0..300 {
+            assert_eq!(found[&format!("http://h/{n}")].2, body(n));
+        }
     }
-    let answer = rig.ask("POST", "/pages?keep_gzip=perhaps", &[("Content-Length", "0")]).await;
+    let answer = rig.ask("POST", "/pages?repack=perhaps", &[("Content-Length", "0")]).await;
     answer.is_problem(400, "bad-parameter");
 }
 

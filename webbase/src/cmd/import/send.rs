@@ -24,7 +24,7 @@ const PIECES: usize = 4;
 pub(super) async fn send(
     repository: &Repository,
     input: &Input,
-    keep_gzip: bool,
+    repack: bool,
     progress: &Progress,
 ) -> Result<Value> {
     let (sender, pieces) = mpsc::channel(PIECES);
@@ -41,7 +41,7 @@ pub(super) async fn send(
         }
     };
     let request = repository
-        .post_long("/pages", if keep_gzip { &[("keep_gzip", "true")] } else { &[] })
+        .post_long("/pages", if repack { &[("repack", "true")] } else { &[] })
         .header(hyper::header::CONTENT_TYPE, "application/warc")
         .body(reqwest::Body::wrap(Pieces { pieces, taken }));
     let counting = async {
