@@ -20,6 +20,7 @@ const NOTHING: u64 = ((1023 - 31) << 2) - 1;
 const SIGN: u8 = 0x80;
 
 /// What each byte is of a scale of 1.
+#[expect(clippy::indexing_slicing, reason = "when it is compiled")]
 const VALUES: [f64; 256] = {
     let (mut all, mut m) = ([0.0; 256], 1);
     while m < 128 {
@@ -49,7 +50,7 @@ impl Scale {
     /// The nearest number of this scale; the largest, if it is larger, and nothing, if it is smaller than all.
     pub(crate) fn rough(self, value: f64) -> Rough {
         let bits = (value.abs() * self.inverse).to_bits();
-        let m = (bits + (1 << (BELOW - 1)) >> BELOW).saturating_sub(NOTHING).min(127) as u8;
+        let m = ((bits + (1 << (BELOW - 1))) >> BELOW).saturating_sub(NOTHING).min(127) as u8;
         Rough(if value.is_sign_negative() && m > 0 { m | SIGN } else { m })
     }
 

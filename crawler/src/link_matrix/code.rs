@@ -83,6 +83,7 @@ pub(crate) struct Positions<'a> {
 }
 
 /// 2^n − 1, sooner than a shift makes it.
+#[expect(clippy::indexing_slicing, reason = "when it is compiled")]
 const LOW_BITS: [u64; 64] = {
     let (mut all, mut n) = ([0; 64], 0);
     while n < 64 {

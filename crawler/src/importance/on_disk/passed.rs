@@ -366,7 +366,6 @@ impl Place<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::kernel::BLOCK;
     use super::*;
 
     #[test]
@@ -375,16 +374,15 @@ mod tests {
         let wanted = [1.0 + std::f64::consts::PI / 1e3, std::f64::consts::E / 1e9];
         let (mut turn, mut heard) = (Turn::empty(true), [0.0; 2]);
         for digits in 1..=9 {
-            let mut got = vec![[0.0; BLOCK]];
-            let [got] = &mut got[..] else { unreachable!() };
+            let mut got = Buffer::for_blocks::<f64>(1);
+            let got = &mut got.blocks_mut::<f64>()[0];
             turn.places(got).zip(wanted).for_each(|(mut place, wanted)| place.pass_on(wanted));
             let scale = turn.end(got);
             let changes = &turn.changes.blocks::<Rough>()[0];
             for page in 0..2 {
                 heard[page] += scale.value(changes[page]);
             }
-            let mut none = vec![[0.0; BLOCK]];
-            for ((place, wanted), heard) in turn.places(&mut none[0]).zip(wanted).zip(heard) {
+            for ((place, wanted), heard) in turn.places(got).zip(wanted).zip(heard) {
                 assert!((place.passing() - wanted).abs() < 1e-9 * wanted, "told and owed are all there is");
                 assert_eq!(heard, place.told(), "whoever adds up the changes knows what was told");
                 assert!((wanted - heard).abs() <= wanted * 8f64.powi(-digits), "{digits}: {heard}");
