@@ -48,8 +48,9 @@ const TILE_BYTES: usize = TILE * BLOCK_BYTES as usize;
 /// (0.5), a frame that is not whole for each (1); and when it has ended what [`TAKERS`] need.
 const BESIDE_BYTES: usize = 6 << 20;
 
-/// Threads that turn what blocks got into new values, 1 to 1.5 MiB each: more than add up, because they wait for the disk.
-const TAKERS: usize = 3;
+/// Threads that turn what blocks got into new values, 1 to 1.5 MiB each, where the pieces and chunks of the scan were: more than add up,
+/// because they wait for the disk.
+const TAKERS: usize = 6;
 
 /// How a scan of the links is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
