@@ -50,7 +50,7 @@ const BESIDE_BYTES: usize = 6 << 20;
 
 /// Threads that turn what blocks got into new values, 1 to 1.5 MiB each, where the pieces and chunks of the scan were: more than add up,
 /// because they wait for the disk.
-const TAKERS: usize = 6;
+const TAKERS: usize = 3;
 
 /// How a scan of the links is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
