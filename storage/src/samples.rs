@@ -24,6 +24,10 @@ pub struct Samples {
 impl Samples {
     /// Takes what it needs of these pages.
     pub fn take(&mut self, pages: &[Page<'_>]) {
+        // Where most stay packed as they came, the others are those that do not pack well, or are tiny: no example for pages to come.
+        if pages.iter().filter(|page| page.deflated.is_some()).count() > pages.len() / 2 {
+            return;
+        }
         // Spread over the batch: neighbours are alike.
         let step = (pages.len() / SAMPLE_PAGES).max(1);
         // What stays as it came needs no dictionary.
@@ -49,5 +53,24 @@ impl Samples {
     pub fn train(&self, level: i32) -> Option<Dictionary> {
         let samples: Vec<&[u8]> = self.pages.iter().map(Vec::as_slice).collect();
         Dictionary::train(&samples, DICTIONARY_BYTES, level).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::page::Deflated;
+
+    #[test]
+    fn what_is_left_beside_pages_that_stay_packed_teaches_nothing() {
+        let body = [7; 1000];
+        let plain = Page { body: &body, ..Page::default() };
+        let deflated = Some(Deflated { stream: b"packed", before: 0, behind: 0, len: 1000 });
+        let packed = Page { deflated, ..Page::default() };
+        let mut samples = Samples::default();
+        samples.take(&[packed, plain, packed]);
+        assert_eq!(samples.pages.len(), 0);
+        samples.take(&[plain, plain, packed]);
+        assert_eq!(samples.pages.len(), 2);
     }
 }

@@ -31,6 +31,13 @@ const VALUES: [f64; 256] = {
     all
 };
 
+impl Rough {
+    /// The next one that is nearer to nothing.
+    pub(crate) fn smaller(self) -> Self {
+        if self.0 & !SIGN == 0 { self } else { Self(self.0 - 1) }
+    }
+}
+
 /// What numbers are told by: a power of two, more than the largest of them.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Scale {
@@ -85,6 +92,23 @@ mod tests {
             }
             prop_assert_eq!(scale.value(scale.rough(rough)), rough);
         }
+    }
+
+    #[test]
+    fn the_next_smaller_one_is_nearer_to_nothing() {
+        let scale = Scale::of(1.0);
+        for value in [1.0, 0.3, -0.3, 2f64.powi(-30), -2f64.powi(-30)] {
+            let rough = scale.rough(value);
+            let (smaller, same) = (scale.value(rough.smaller()), scale.value(rough));
+            assert!(smaller.abs() < same.abs() && smaller * same >= 0.0, "{value}: {smaller} and {same}");
+        }
+        assert_eq!(scale.value(Rough::default().smaller()), 0.0);
+        assert_eq!(
+            scale.value(
+                scale.rough(-2f64.powi(-30)).smaller().smaller().smaller().smaller().smaller().smaller()
+            ),
+            0.0
+        );
     }
 
     #[test]

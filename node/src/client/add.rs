@@ -127,7 +127,7 @@ impl AddPages {
         }
         let too_long = || StorageError::BadPage {
             url: page.url.chars().take(200).collect(),
-            what: "a field is too long for the wire".into(),
+            what: "a field is too long for the wire, or its body does not unpack".into(),
         };
         write_page(page, &mut self.buffer).ok_or_else(too_long)?;
         self.batch_bytes += bytes;

@@ -57,7 +57,7 @@ impl<'a> Content<'a> {
         })
     }
 
-    /// A page that is in no repository (yet).
+    /// A page that is in no repository (yet). A body that came packed and does not unpack is none.
     pub fn of_page(page: &Page<'a>) -> Content<'a> {
         Content {
             key: PageKey::MIN,
@@ -67,7 +67,7 @@ impl<'a> Content<'a> {
             fetched_at_ms: page.fetched_at_ms,
             modified_at_ms: page.modified_at_ms,
             head: Bytes::copy_from_slice(page.head),
-            coded: Bytes::copy_from_slice(page.body),
+            coded: page.plain_body().map_or_else(|_| Bytes::new(), |body| body.into_owned().into()),
             unpacked: None,
             body: OnceCell::new(),
             encoding: OnceCell::new(),
@@ -77,7 +77,10 @@ impl<'a> Content<'a> {
 
     /// A page that is in no repository (yet), whose content coding is off already, whatever its head says.
     pub fn of_unpacked(page: &Page<'a>) -> Content<'a> {
-        Content { unpacked: Some(page.body), ..Content::of_page(&Page { body: &[], ..*page }) }
+        Content {
+            unpacked: Some(page.body),
+            ..Content::of_page(&Page { body: &[], deflated: None, ..*page })
+        }
     }
 
     /// Its key.

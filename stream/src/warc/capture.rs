@@ -35,6 +35,9 @@ use crate::http;
 /// URLs that are told apart to count pages; beyond, every capture counts as a page.
 const COUNTED_URLS_MAX: usize = 8 << 20;
 
+/// What a capture holds at most of the file around its member: of a larger lot, as there are with large records, its own part is copied.
+const HELD_BYTES_MAX: usize = 512 << 10;
+
 /// A page as a file has it.
 #[derive(Clone, Debug)]
 pub struct Capture {
@@ -319,7 +322,12 @@ impl Importer {
         let before = member.block_at + at;
         let behind = member.unpacked_bytes.checked_sub(before + len)?;
         let (before, behind, len) = (before.try_into().ok()?, behind.try_into().ok()?, len.try_into().ok()?);
-        Some(Kept { stream: member.stream.clone(), before, behind, len }).filter(|kept| kept.get().is_kept())
+        let kept = Some(Kept { stream: member.stream.clone(), before, behind, len });
+        let mut kept = kept.filter(|kept| kept.get().is_kept())?;
+        if member.lot_bytes > HELD_BYTES_MAX {
+            kept.stream = Bytes::copy_from_slice(&kept.stream);
+        }
+        Some(kept)
     }
 
     fn remember(&self, head: &Head, capture: &Capture, member: Option<Member>) {

@@ -146,7 +146,7 @@ fn record(lot: &Lot, member: &Unpacked, mut unpacked: Bytes) -> Option<Found> {
     Some(Found {
         item: Item::Record(record),
         digest,
-        member: Some(Member { bytes, stream, block_at, unpacked_bytes }),
+        member: Some(Member { bytes, stream, block_at, unpacked_bytes, lot_bytes: lot.bytes.len() }),
     })
 }
 

@@ -44,8 +44,8 @@ type Result<T> = std::result::Result<T, MatrixError>;
 const TILE: usize = 8;
 /// A tile's values of 64 bits.
 const TILE_BYTES: usize = TILE * BLOCK_BYTES as usize;
-/// What a scan takes beside its resident group and its pieces of a vector: chunks of frames (3 MiB), links of a frame for each of two threads
-/// (0.5), a frame that is not whole for each (1); and when it has ended what [`TAKERS`] need.
+/// What a scan takes beside its resident group and its pieces of a vector: chunks of frames (3 MiB), links of two frames for each of two threads
+/// (1), a frame that is not whole for each (1); and when it has ended what [`TAKERS`] need.
 const BESIDE_BYTES: usize = 6 << 20;
 
 /// Threads that turn what blocks got into new values, 1 to 1.5 MiB each, where the pieces and chunks of the scan were: more than add up,

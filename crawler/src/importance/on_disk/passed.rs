@@ -11,6 +11,9 @@
 //!   owed      what a page passes on beyond what it has told                   4
 //! ```
 //!
+//! Nobody is told less than nothing: rounding down takes the next smaller change then. So no sum is less than nothing but by a rounding of its own, and
+//! cutting those off, which M·p' would not know of, takes away no more than that.
+//!
 //! The difference between what a page should pass on and what it has told is also what stops the rounds: that bounds the distance to
 //! the fixed point, whatever is owed. What is owed is itself rounded, by 2⁻²⁸ of a change at most, and with it M·p', so that this adds up: to
 //! 2⁻²⁸/(1 − c)² of the change of the last round that passed on all, Δ. Once a round changes less than 10⁻⁵·Δ the next one passes on all
@@ -322,6 +325,10 @@ impl Turn {
         let changes = self.changes.blocks_mut::<Rough>().iter_mut().flatten();
         for (((told, owed), change), difference) in told.zip(owed).zip(changes).zip(differences) {
             *change = scale.rough(*difference);
+            // Sums of what is told are never less than nothing, if none of it is.
+            if *told + scale.value(*change) < 0.0 {
+                *change = change.smaller();
+            }
             let change = scale.value(*change);
             *told += change;
             *owed = (difference - change) as f32;
@@ -367,6 +374,24 @@ impl Place<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nobody_is_told_less_than_nothing() {
+        let (mut turn, mut got) = (Turn::empty(true), Buffer::for_blocks::<f64>(1));
+        let got = &mut got.blocks_mut::<f64>()[0];
+        // Each page has another value first, and a fiftieth of it then.
+        let value = |page: usize| 1.0 / (page as f64 + 3413.0);
+        for part in [1.0, 0.02, 0.0] {
+            for _ in 0..12 {
+                (0..).zip(turn.places(got)).for_each(|(page, mut place)| place.pass_on(value(page) * part));
+                turn.end(got);
+                let told = turn.told.blocks::<f64>()[0];
+                assert!(told.iter().all(|told| *told >= 0.0), "{part}");
+            }
+            let told = turn.told.blocks::<f64>()[0];
+            assert!((0..).zip(told).all(|(page, told)| (told - value(page) * part).abs() < 1e-9), "{part}");
+        }
+    }
 
     #[test]
     fn what_is_owed_is_told_in_the_end() {
