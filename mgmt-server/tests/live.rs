@@ -349,7 +349,8 @@ async fn nodes_have_both_roles_and_requests_for_live_pages_need_a_plan() {
     }
     let mut pages = Pages::new();
     add(&cluster, &mut pages, 0..20, 1).await;
-    // Each page is at one of the nodes, or, while the range moves to the second one, at both; who has it not does not say "not found".
+    // Each page is at one of the nodes; the other one does not say "not found". Once, on a busy machine, both had it, and nobody has found
+    // out why: until then more than one is not an error here.
     for url in pages.keys() {
         let mut found = 0;
         for name in ["b1", "b2"] {
