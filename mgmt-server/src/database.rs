@@ -24,8 +24,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use webbase_node::cycle::message::NodeId;
 use webbase_node::plan::{Repository, Update};
-use webbase_storage::RepositoryKey;
 use webbase_storage::disk::{Disk, DiskLock, OsDisk};
+use webbase_storage::{RepositoryKey, crc64};
 
 use crate::state::{STATE_VERSION, State};
 use crate::{RangeMap, ServerError};
@@ -197,7 +197,7 @@ fn write(
 fn seal(path: &Path, version: u32, value: &impl Serialize) -> Result<Vec<u8>, ServerError> {
     let unable = |e: postcard::Error| ServerError::Internal { what: format!("{}: {e}", path.display()) };
     let mut bytes = postcard::to_extend(value, vec![0; HEAD_BYTES]).map_err(unable)?;
-    let sum = checksum(bytes.get(HEAD_BYTES..).unwrap_or_default());
+    let sum = crc64(bytes.get(HEAD_BYTES..).unwrap_or_default());
     let head = version.to_le_bytes().into_iter().chain(sum.to_le_bytes());
     bytes.iter_mut().zip(head).for_each(|(to, from)| *to = from);
     Ok(bytes)
@@ -218,7 +218,7 @@ fn open_value<T: DeserializeOwned>(
     if found != expected {
         return Err(ServerError::Version { path: path.to_owned(), what, found, expected });
     }
-    let (sum, computed) = (u64::from_le_bytes(*sum), checksum(rest));
+    let (sum, computed) = (u64::from_le_bytes(*sum), crc64(rest));
     if sum != computed {
         return Err(damaged(format!("checksum {computed:016x}, expected {sum:016x}")));
     }
@@ -227,12 +227,6 @@ fn open_value<T: DeserializeOwned>(
         Ok((_, left)) => Err(damaged(format!("{} bytes too many", left.len()))),
         Err(e) => Err(damaged(e.to_string())),
     }
-}
-
-fn checksum(bytes: &[u8]) -> u64 {
-    let mut digest = crc64fast::Digest::new();
-    digest.write(bytes);
-    digest.sum64()
 }
 
 fn failed(op: &'static str, path: &Path, e: impl Into<redb::Error>) -> ServerError {

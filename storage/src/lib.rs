@@ -68,7 +68,7 @@ pub use packer::pack_page;
 pub use page::{Deflated, Page, PageId, PageKey, RepositoryKey, Version};
 pub use record::{
     FIELD_BYTES_MAX, Kind, PAYLOAD_DIGEST_BYTES, RECORD_BYTES_MIN, Record, RecordError, RecordRef, crc64,
-    record_len,
+    crc64_of_parts, record_len,
 };
 pub use samples::Samples;
 pub use snapshot::{Listed, Snapshot};

@@ -42,6 +42,7 @@
 use std::borrow::Cow;
 
 use bytes::Bytes;
+use crc_fast::CrcAlgorithm;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -125,9 +126,17 @@ pub fn crc64(bytes: &[u8]) -> u64 {
     if cfg!(fuzzing) {
         return 0;
     }
-    let mut digest = crc64fast::Digest::new();
-    digest.write(bytes);
-    digest.sum64()
+    crc_fast::checksum(CrcAlgorithm::Crc64Xz, bytes)
+}
+
+/// As [`crc64`], of several pieces that follow each other.
+pub fn crc64_of_parts(parts: &[&[u8]]) -> u64 {
+    if cfg!(fuzzing) {
+        return 0;
+    }
+    let mut digest = crc_fast::Digest::new(CrcAlgorithm::Crc64Xz);
+    parts.iter().for_each(|part| digest.update(part));
+    digest.finalize()
 }
 
 /// What a record says.

@@ -25,6 +25,7 @@ use rayon::prelude::*;
 use webbase_benches::arguments::Arguments;
 use webbase_benches::measure::{Cost, timed};
 use webbase_crawler::metadata::{Settled, UrlTable};
+use webbase_storage::crc64;
 use webbase_storage::url::canonical_into;
 
 const KEY: [u8; 32] = [7; 32];
@@ -128,12 +129,6 @@ fn hash(url: &str) -> u128 {
     u128::from_be_bytes(bytes)
 }
 
-fn crc(bytes: &[u8]) -> u64 {
-    let mut digest = crc64fast::Digest::new();
-    digest.write(bytes);
-    digest.sum64()
-}
-
 /// Makes a table that knows URLs 0 to `known`.
 fn build(folder: &Path, known: u64) {
     let began = Instant::now();
@@ -163,7 +158,7 @@ fn build(folder: &Path, known: u64) {
         BufWriter::with_capacity(1 << 22, File::create(folder.join("known-00000000")).expect("a run"));
     let mut block: Vec<u8> = Vec::new();
     let mut put = |block: &mut Vec<u8>| {
-        let sum = crc(block);
+        let sum = crc64(block);
         run.write_all(block).and_then(|()| run.write_all(&sum.to_le_bytes())).expect("written");
         block.clear();
     };
@@ -193,7 +188,7 @@ fn build(folder: &Path, known: u64) {
     for number in [known, 0, 0, 0, known] {
         manifest.extend_from_slice(&number.to_le_bytes());
     }
-    manifest.extend_from_slice(&crc(&manifest).to_le_bytes());
+    manifest.extend_from_slice(&crc64(&manifest).to_le_bytes());
     fs::write(folder.join("manifest"), manifest).expect("written");
     println!("{known} URLs known, built in {:.0} s", began.elapsed().as_secs_f64());
 }

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
+use webbase_storage::crc64;
 
 use super::Shard;
 use crate::fetcher::Resolve;
@@ -113,7 +114,7 @@ impl Peers {
         let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         let name = format!("{}-{:024x}-{:08}", self.shard.own, since.as_nanos(), self.batches);
         let mut bytes = postcard::to_stdvec(links).map_err(io::Error::other)?;
-        let sum = sum_of(&bytes);
+        let sum = crc64(&bytes);
         bytes.extend_from_slice(&sum.to_le_bytes());
         let beside = folder.join(format!(".{name}"));
         let mut file = File::create(&beside)?;
@@ -154,7 +155,7 @@ fn read(path: &Path) -> io::Result<Option<Vec<Found>>> {
     }
     let bytes = fs::read(path)?;
     let Some((body, sum)) = bytes.split_last_chunk::<8>() else { return Ok(None) };
-    if sum_of(body) != u64::from_le_bytes(*sum) {
+    if crc64(body) != u64::from_le_bytes(*sum) {
         return Ok(None);
     }
     Ok(postcard::from_bytes(body).ok())
@@ -162,10 +163,4 @@ fn read(path: &Path) -> io::Result<Option<Vec<Found>>> {
 
 fn place(folder: &Path, number: u32) -> PathBuf {
     folder.join(format!("to-{number}"))
-}
-
-fn sum_of(bytes: &[u8]) -> u64 {
-    let mut digest = crc64fast::Digest::new();
-    digest.write(bytes);
-    digest.sum64()
 }

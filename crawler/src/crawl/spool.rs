@@ -22,6 +22,7 @@ use std::io::{self, IoSlice, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use webbase_storage::{crc64, crc64_of_parts};
 
 use crate::frontier::UrlId;
 
@@ -98,7 +99,7 @@ impl Spool {
             let length = parts.iter().map(|part| part.len()).sum::<usize>();
             let length = u32::try_from(length).map_err(io::Error::other)?;
             small.extend_from_slice(&length.to_le_bytes());
-            small.extend_from_slice(&sum(parts).to_le_bytes());
+            small.extend_from_slice(&crc64_of_parts(&parts).to_le_bytes());
             small.extend_from_slice(&facts);
             small.extend_from_slice(&page.head);
             between.push(std::mem::take(&mut small));
@@ -141,12 +142,6 @@ fn write_all(file: &mut File, mut slices: &mut [IoSlice<'_>]) -> io::Result<()> 
     Ok(())
 }
 
-fn sum<const N: usize>(parts: [&[u8]; N]) -> u64 {
-    let mut digest = crc64fast::Digest::new();
-    parts.iter().for_each(|part| digest.write(part));
-    digest.sum64()
-}
-
 /// A batch: its number, and the whole pages at the front; none where nothing was written, or not even the header.
 fn read(bytes: &[u8]) -> Result<Option<(u64, Vec<Spooled>)>, &'static str> {
     let Some((header, mut rest)) = bytes.split_at_checked(HEADER_BYTES) else { return Ok(None) };
@@ -171,7 +166,7 @@ fn read_page(bytes: &[u8]) -> Option<(Spooled, &[u8])> {
     let (length, crc) = frame.split_first_chunk()?;
     let length = Some(u32::from_le_bytes(*length) as usize).filter(|length| *length <= PAGE_BYTES_MAX)?;
     let (page, rest) = rest.split_at_checked(length)?;
-    if sum([page]) != u64::from_le_bytes(crc.try_into().ok()?) {
+    if crc64(page) != u64::from_le_bytes(crc.try_into().ok()?) {
         return None;
     }
     let ((facts, head_bytes), content) = postcard::take_from_bytes::<(Facts, u64)>(page).ok()?;

@@ -29,10 +29,3 @@ pub(super) fn sync_folder_of(path: &Path) -> Result<()> {
     let folder = path.parent().unwrap_or(Path::new("."));
     at(folder, File::open(folder).and_then(|file| file.sync_all()))
 }
-
-/// CRC-64 of some bytes.
-pub(super) fn crc(bytes: &[u8]) -> u64 {
-    let mut digest = crc64fast::Digest::new();
-    digest.write(bytes);
-    digest.sum64()
-}

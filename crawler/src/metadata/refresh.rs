@@ -27,7 +27,9 @@ use std::io::{BufWriter, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use super::files::{at, corrupt, crc};
+use webbase_storage::crc64;
+
+use super::files::{at, corrupt};
 use super::{MetadataError, Result};
 use crate::change_rate::RateState;
 use crate::scheduler::Kind;
@@ -103,7 +105,7 @@ impl RefreshRow {
         bytes.extend_from_slice(&[self.kind as u8, 1]);
         bytes.extend_from_slice(&self.status.to_le_bytes());
         bytes.extend_from_slice(&self.rate.to_bytes());
-        let sum = crc(&bytes);
+        let sum = crc64(&bytes);
         bytes.extend_from_slice(&sum.to_le_bytes());
         let mut row = [0; ROW];
         for (to, from) in row.iter_mut().zip(bytes) {
@@ -118,7 +120,7 @@ impl RefreshRow {
             return Ok(None);
         }
         let Some((body, sum)) = bytes.split_last_chunk::<8>() else { return Err("a row is too short") };
-        if crc(body) != u64::from_le_bytes(*sum) {
+        if crc64(body) != u64::from_le_bytes(*sum) {
             return Err("a row is damaged");
         }
         let u32_at = |from: usize| {
@@ -170,7 +172,7 @@ impl RefreshTable {
         at(&journal_path, journal.read_to_end(&mut bytes))?;
         for entry in bytes.chunks_exact(ENTRY) {
             let Some((body, sum)) = entry.split_last_chunk::<8>() else { break };
-            if crc(body) != u64::from_le_bytes(*sum) {
+            if crc64(body) != u64::from_le_bytes(*sum) {
                 break;
             }
             let Some((id, row)) = body.split_first_chunk::<4>() else { break };
@@ -213,7 +215,7 @@ impl RefreshTable {
         let mut entry = Vec::with_capacity(ENTRY);
         entry.extend_from_slice(&id.to_le_bytes());
         entry.extend_from_slice(&row);
-        entry.extend_from_slice(&crc(&entry).to_le_bytes());
+        entry.extend_from_slice(&crc64(&entry).to_le_bytes());
         let written = self.journal.write_all(&entry);
         self.poisoned = written.is_err();
         at(&self.journal_path, written)?;

@@ -13,10 +13,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use webbase_storage::crc64;
 use webbase_storage::disk::{Appender, Disk, DiskFile, OsDisk, ReadAhead, Through};
 
 use super::Result;
-use super::files::{at, corrupt, crc, sync_folder_of};
+use super::files::{at, corrupt, sync_folder_of};
 
 const ENTRIES: usize = 4096;
 const BLOCK_BYTES: usize = ENTRIES * 16 + 8;
@@ -76,7 +77,7 @@ impl RunWriter {
     }
 
     fn write_block(&mut self) -> Result<()> {
-        let sum = crc(&self.block).to_le_bytes();
+        let sum = crc64(&self.block).to_le_bytes();
         self.block.extend_from_slice(&sum);
         at(&self.path, self.appender.write(&self.block))?;
         self.block.clear();
@@ -151,7 +152,7 @@ pub(super) fn lookup(folder: &Path, run: &Run, hash: Entry) -> Result<Option<u32
 /// The entries of a block, if it is whole.
 fn entries_of<'a>(path: &Path, offset: u64, block: &'a [u8]) -> Result<&'a [[u8; 16]]> {
     match block.split_last_chunk::<8>() {
-        Some((body, sum)) if crc(body).to_le_bytes() == *sum => Ok(body.as_chunks().0),
+        Some((body, sum)) if crc64(body).to_le_bytes() == *sum => Ok(body.as_chunks().0),
         _ => corrupt(path, offset, "a block of known URLs is damaged"),
     }
 }

@@ -17,9 +17,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use rayon::prelude::*;
+use webbase_storage::crc64;
 use webbase_storage::disk::{Appender, Disk, DiskFile, OsDisk, ReadAhead, Through};
 
-use super::files::{at, corrupt, crc, replace};
+use super::files::{at, corrupt, replace};
 use super::runs::{Entry, Run, RunReader, RunWriter, lookup, merge};
 use super::{MetadataError, Result};
 
@@ -111,7 +112,7 @@ impl UrlTable {
             return Ok(false);
         }
         self.refuse_if_poisoned()?;
-        self.take(url, hash(&self.key, url.as_bytes()), crc(url.as_bytes()))?;
+        self.take(url, hash(&self.key, url.as_bytes()), crc64(url.as_bytes()))?;
         Ok(true)
     }
 
@@ -124,7 +125,7 @@ impl UrlTable {
         self.refuse_if_poisoned()?;
         let (key, mut taken) = (self.key, 0);
         for some in urls.chunks(TOGETHER * rayon::current_num_threads()) {
-            let sums = |url: &U| (hash(&key, url.as_ref().as_bytes()), crc(url.as_ref().as_bytes()));
+            let sums = |url: &U| (hash(&key, url.as_ref().as_bytes()), crc64(url.as_ref().as_bytes()));
             let sums: Vec<(Entry, u64)> = some.par_iter().with_min_len(TOGETHER / 4).map(sums).collect();
             for (url, (hash, sum)) in some.iter().zip(sums).filter(|(url, _)| is_offered(url.as_ref())) {
                 self.take(url.as_ref(), hash, sum)?;
@@ -414,7 +415,7 @@ impl PendingReader {
         if length == 0 || length > URL_BYTES_MAX {
             return Ok(None);
         }
-        let url = self.get(self.whole + 12, length as u64)?.filter(|url| crc(url).to_le_bytes() == *sum);
+        let url = self.get(self.whole + 12, length as u64)?.filter(|url| crc64(url).to_le_bytes() == *sum);
         if url.is_some() {
             self.whole += 12 + length as u64;
         }
@@ -474,7 +475,7 @@ impl Manifest {
             bytes.extend_from_slice(&run.number.to_le_bytes());
             bytes.extend_from_slice(&run.entries.to_le_bytes());
         }
-        let sum = crc(&bytes);
+        let sum = crc64(&bytes);
         bytes.extend_from_slice(&sum.to_le_bytes());
         bytes
     }
@@ -488,7 +489,7 @@ impl Manifest {
         let Some((body, sum)) = bytes.split_last_chunk::<8>() else {
             return corrupt(path, 0, "the manifest is too short");
         };
-        if crc(body) != u64::from_le_bytes(*sum) {
+        if crc64(body) != u64::from_le_bytes(*sum) {
             return corrupt(path, 0, "the manifest is damaged");
         }
         let Some((head, rest)) = body.split_first_chunk::<8>() else {
