@@ -50,8 +50,8 @@ pub use client::{
     Acknowledged, AddPages, AddRecords, Client, ClientSettings, Listing, PageReader, Select, StreamRequest,
 };
 pub use cluster::{
-    Adds, Cluster, ClusterSettings, ClusterStream, Found, How, PublishImportance, StreamCursor, UrlCount,
-    UrlReader,
+    Adds, Cluster, ClusterSettings, ClusterStream, Found, How, NearNode, PublishImportance, StreamCursor,
+    UrlCount, UrlReader,
 };
 pub use connection_threads::ConnectionThreads;
 pub use control::{Control, ControlReceiver, ControlSender, MESSAGE_BYTES_MAX};

@@ -128,7 +128,7 @@ mod tests {
         let key = PageKey { id: PageId(n), tie: n };
         let page = Page { url: "http://h/", body: &body, ..Page::default() };
         let mut out = Vec::new();
-        record::encode(&page, key, (Codec::Plain, 0, &body), None, &mut out).unwrap();
+        record::encode(&page, key, (Codec::Plain, 0, [&body, &[]]), None, &mut out).unwrap();
         Record::new(out.into()).unwrap()
     }
 

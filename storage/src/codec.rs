@@ -28,7 +28,7 @@ pub enum Codec {
 }
 
 /// Bytes before the deflate stream.
-const AROUND_BYTES: usize = 8;
+pub(crate) const AROUND_BYTES: usize = 8;
 /// Bytes that come out before and behind a body, at most: they are unpacked with it every time.
 const NEAR_BYTES_MAX: u64 = 256 << 10;
 /// Memory to unpack in that a thread keeps.
@@ -292,15 +292,13 @@ pub(crate) fn is_kept(deflated: &Deflated<'_>) -> bool {
     deflated.stream.len() + AROUND_BYTES < deflated.len as usize && is_near(deflated.before, deflated.behind)
 }
 
-/// Hands codec, dictionary digest and stored bytes of a body that stays as it came packed to `then`.
-pub(crate) fn keep<R>(deflated: &Deflated<'_>, then: impl FnOnce(Codec, u64, &[u8]) -> R) -> R {
-    PACKER.with_borrow_mut(|(_, scratch)| {
-        scratch.clear();
-        scratch.extend_from_slice(&deflated.before.to_le_bytes());
-        scratch.extend_from_slice(&deflated.behind.to_le_bytes());
-        scratch.extend_from_slice(deflated.stream);
-        then(Codec::Deflate, 0, scratch)
-    })
+/// What stands in a record before a stream that stays as it came packed.
+pub(crate) fn around(deflated: &Deflated<'_>) -> [u8; AROUND_BYTES] {
+    let mut around = [0; AROUND_BYTES];
+    let (before, behind) = around.split_at_mut(AROUND_BYTES / 2);
+    before.copy_from_slice(&deflated.before.to_le_bytes());
+    behind.copy_from_slice(&deflated.behind.to_le_bytes());
+    around
 }
 
 /// Packs `body` and hands codec, dictionary digest and packed bytes to `then`. A body that does not shrink
@@ -402,11 +400,10 @@ mod tests {
                 let (before, behind) = (before.len() as u32, behind.len() as u32);
                 let deflated = Deflated { stream: &stream, before, behind, len: body.len() as u32 };
                 assert!(is_kept(&deflated));
-                let (codec, digest, stored) = keep(&deflated, |c, d, s| (c, d, s.to_vec()));
+                let stored = [&around(&deflated)[..], &stream].concat();
                 assert_eq!(inflated(&deflated).unwrap(), body);
-                assert_eq!((codec, digest), (Codec::Deflate, 0));
                 let mut out = Vec::new();
-                known.unpack(codec, digest, &stored, body.len(), &mut out).unwrap();
+                known.unpack(Codec::Deflate, 0, &stored, body.len(), &mut out).unwrap();
                 assert_eq!(out, body);
                 assert_eq!(out.capacity(), out.len(), "no memory that nobody counts");
             }

@@ -176,10 +176,10 @@ mod tests {
             head: b"HTTP/1.1 200 OK\r\n\r\n",
             ..crate::Page::default()
         };
-        record::encode(&page, PageKey::MIN, (Codec::Plain, 0, page.body), None, &mut out).unwrap();
+        record::encode(&page, PageKey::MIN, (Codec::Plain, 0, [page.body, &[]]), None, &mut out).unwrap();
         record::encode_mark(Kind::Seen, PageKey::MIN, 7, 9, &mut out);
         let page = crate::Page { payload_digest: Some([7; 20]), ..page };
-        record::encode(&page, PageKey::MAX, (Codec::Plain, 0, page.body), None, &mut out).unwrap();
+        record::encode(&page, PageKey::MAX, (Codec::Plain, 0, [page.body, &[]]), None, &mut out).unwrap();
         out
     }
 

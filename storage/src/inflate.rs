@@ -6,10 +6,17 @@
 use std::ptr::NonNull;
 
 use libdeflate_sys::{
-    libdeflate_alloc_decompressor, libdeflate_decompressor, libdeflate_deflate_decompress_ex,
-    libdeflate_free_decompressor, libdeflate_result_LIBDEFLATE_INSUFFICIENT_SPACE as NO_ROOM,
+    libdeflate_alloc_decompressor, libdeflate_crc32, libdeflate_decompressor,
+    libdeflate_deflate_decompress_ex, libdeflate_free_decompressor,
+    libdeflate_result_LIBDEFLATE_INSUFFICIENT_SPACE as NO_ROOM,
     libdeflate_result_LIBDEFLATE_SUCCESS as SUCCESS,
 };
+
+/// The checksum that stands behind a stream in gzip.
+pub fn crc32(bytes: &[u8]) -> u32 {
+    // SAFETY: `bytes` may be read for as many bytes as are said, and nothing is kept of the pointer.
+    unsafe { libdeflate_crc32(0, bytes.as_ptr().cast(), bytes.len()) }
+}
 
 /// Why a stream did not unpack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -111,6 +118,17 @@ mod tests {
             }
         }
         assert_eq!(inflater.inflate(&deflated(b""), &mut []).map(|(_, written)| written), Ok(0));
+    }
+
+    #[test]
+    fn checksums_are_those_of_gzip() {
+        assert_eq!((crc32(b""), crc32(b"123456789")), (0, 0xcbf4_3926));
+        let bytes = b"any length, and any place in memory ".repeat(40);
+        for range in [0..1, 1..17, 3..1000, 7..1440] {
+            let mut other = flate2::Crc::new();
+            other.update(&bytes[range.clone()]);
+            assert_eq!(crc32(&bytes[range]), other.sum());
+        }
     }
 
     #[test]

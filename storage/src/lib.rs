@@ -64,7 +64,7 @@ use std::sync::Arc;
 pub use codec::{Codec, Compression, Dictionaries, Dictionary};
 pub use error::{Result, StorageError};
 pub use expiry::{Due, Renewed, SHORT_LIFE_S, Seen, deadline_ms};
-pub use packer::pack_page;
+pub use packer::{pack_page, pack_page_into, record_bytes_max};
 pub use page::{Deflated, Page, PageId, PageKey, RepositoryKey, Version};
 pub use record::{
     FIELD_BYTES_MAX, Kind, PAYLOAD_DIGEST_BYTES, RECORD_BYTES_MIN, Record, RecordError, RecordRef, crc64,

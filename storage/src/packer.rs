@@ -8,12 +8,12 @@ use parking_lot::Mutex;
 use rayon::prelude::*;
 
 use crate::catalog::Row;
-use crate::codec::{self, Compression, Dictionaries, Dictionary};
+use crate::codec::{self, Codec, Compression, Dictionaries, Dictionary};
 use crate::dictionary_files::{self, Needed};
 use crate::disk::Disk;
 use crate::error::{Result, StorageError};
 use crate::in_turn;
-use crate::page::{Page, PageKey, RepositoryKey};
+use crate::page::{Deflated, Page, PageKey, RepositoryKey};
 use crate::record::{self, Kind, RECORD_BYTES_MIN, Record, RecordRef};
 use crate::samples::Samples;
 use crate::store::{Damage, Options};
@@ -97,10 +97,30 @@ pub fn pack_page(
     compression: Compression,
     dictionary: Option<&Dictionary>,
 ) -> Result<Record> {
-    let page_key = key.page_key(page.url)?;
     let mut out = Vec::new();
-    encode(page, page_key, compression, dictionary, &mut Vec::new(), &mut out)?;
+    pack_page_into(key.page_key(page.url)?, page, compression, dictionary, &mut out)?;
     Ok(Record::new_unverified(out.into())?)
+}
+
+/// As [`pack_page`], of a page whose key is known, behind what is in `out`: many records share one piece of memory.
+///
+/// # Errors
+/// When a field does not fit a record.
+pub fn pack_page_into(
+    key: PageKey,
+    page: &Page<'_>,
+    compression: Compression,
+    dictionary: Option<&Dictionary>,
+    out: &mut Vec<u8>,
+) -> Result<()> {
+    encode(page, key, compression, dictionary, &mut Vec::new(), out)
+}
+
+/// The most bytes that a page's record may have.
+pub fn record_bytes_max(page: &Page<'_>) -> usize {
+    let kept = page.deflated.filter(Deflated::is_kept);
+    let body = kept.map_or(page.body_len(), |deflated| deflated.stream.len() + codec::AROUND_BYTES);
+    page_bytes(page) - page.body_len() + body
 }
 
 /// Appends the record of a page to `out`, packed, or as it came packed. `head` is memory to pack its head in.
@@ -114,9 +134,8 @@ fn encode(
 ) -> Result<()> {
     if let Some(deflated) = page.deflated {
         if compression != Compression::None && deflated.is_kept() {
-            return codec::keep(&deflated, |codec, digest, stored| {
-                record::encode(page, key, (codec, digest, stored), None, out)
-            });
+            let stored = [&codec::around(&deflated)[..], deflated.stream];
+            return record::encode(page, key, (Codec::Deflate, 0, stored), None, out);
         }
         let (body, deflated) = (page.plain_body()?, None);
         let page = Page { body: &body, deflated, ..*page };
@@ -126,7 +145,7 @@ fn encode(
     codec::pack(compression, dictionary, page.body, |codec, digest, stored| {
         // The head is packed as the body is, or not at all.
         let head = (packed && digest != 0).then_some(head.as_slice());
-        record::encode(page, key, (codec, digest, stored), head, out)
+        record::encode(page, key, (codec, digest, [stored, &[]]), head, out)
     })
 }
 
@@ -290,32 +309,51 @@ impl Packer {
         pages.par_iter().map(one).collect()
     }
 
-    /// Checks records that come from elsewhere, as `pack` does for pages.
-    pub(crate) fn check_records(&self, records: &[Record]) -> Result<Encoded> {
-        let mut out = self.spare.lock().pop().unwrap_or_default();
+    /// Checks records that come from elsewhere, and hands them to `stage` in order, some at a time. Refuses all of them if one is not for
+    /// this store.
+    pub(crate) fn take_records(
+        &self,
+        records: &[Record],
+        mut stage: impl FnMut(&Encoded) -> Result<()>,
+    ) -> Result<()> {
+        records.iter().try_for_each(|record| self.check_record(record))?;
+        let mut part = self.spare.lock().pop().unwrap_or_default();
         for record in records {
-            let seen = RecordRef::parse(record.bytes())?;
-            let url = || seen.url().chars().take(200).collect();
-            if seen.as_bytes().len() as u64 > self.page_bytes_max {
-                let (bytes, max) = (seen.as_bytes().len() as u64, self.page_bytes_max);
-                return Err(StorageError::PageTooLarge { url: url(), bytes, max });
+            let start = part.bytes.len();
+            part.bytes.extend_from_slice(record.bytes());
+            part.note(start);
+            if part.bytes.len() >= PART_BYTES {
+                stage(&part)?;
+                part.bytes.clear();
+                part.rows.clear();
             }
-            if seen.is_partial() {
-                let what = "it was streamed without its body or its head; ask for everything".into();
-                return Err(StorageError::BadPage { url: url(), what });
-            }
-            if seen.kind() == Kind::Page && self.key.page_key(seen.url())? != seen.key() {
-                let what = "its page id is of another repository; copy the page, not the record".into();
-                return Err(StorageError::BadPage { url: url(), what });
-            }
-            if seen.dictionary() != 0 && self.dictionaries.get(seen.dictionary()).is_none() {
-                return Err(StorageError::UnknownDictionary { digest: seen.dictionary() });
-            }
-            let start = out.bytes.len();
-            out.bytes.extend_from_slice(seen.as_bytes());
-            out.note(start);
         }
-        Ok(out)
+        if !part.rows.is_empty() {
+            stage(&part)?;
+        }
+        self.give_back(part);
+        Ok(())
+    }
+
+    fn check_record(&self, record: &Record) -> Result<()> {
+        let seen = RecordRef::parse(record.bytes())?;
+        let url = || seen.url().chars().take(200).collect();
+        if seen.as_bytes().len() as u64 > self.page_bytes_max {
+            let (bytes, max) = (seen.as_bytes().len() as u64, self.page_bytes_max);
+            return Err(StorageError::PageTooLarge { url: url(), bytes, max });
+        }
+        if seen.is_partial() {
+            let what = "it was streamed without its body or its head; ask for everything".into();
+            return Err(StorageError::BadPage { url: url(), what });
+        }
+        if seen.kind() == Kind::Page && self.key.page_key(seen.url())? != seen.key() {
+            let what = "its page id is of another repository; copy the page, not the record".into();
+            return Err(StorageError::BadPage { url: url(), what });
+        }
+        if seen.dictionary() != 0 && self.dictionaries.get(seen.dictionary()).is_none() {
+            return Err(StorageError::UnknownDictionary { digest: seen.dictionary() });
+        }
+        Ok(())
     }
 
     /// Keeps bodies until there are enough to train a dictionary on.

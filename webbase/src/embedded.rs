@@ -7,8 +7,8 @@
 //!   DIR/drained-…    what is left of nodes that were drained: nothing needs it any more
 //! ```
 //!
-//! The parts talk over loopback sockets, as those of a real repository do, but for lookups: the gateway looks pages up in the
-//! read nodes directly. A folder of a node that is there is started, whatever number was asked for: its pages are needed.
+//! The parts talk over loopback sockets, as those of a real repository do, but for lookups and adds: the gateway looks pages up in the
+//! read nodes directly, and hands new ones to the update nodes. A folder of a node that is there is started, whatever number was asked for: its pages are needed.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -205,7 +205,9 @@ impl Nodes {
         let host =
             Host::start(options).await.with_context(|| format!("cannot run in {}", folder.display()))?;
         let id = host.id();
-        self.cluster.reach(id, host.pages());
+        if let Some(near) = host.near() {
+            self.cluster.reach(id, near);
+        }
         self.running.lock().await.push(RunningNode { folder, host, known: false });
         Ok(id)
     }

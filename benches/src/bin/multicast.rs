@@ -3,9 +3,9 @@
 //! checked as a client checks records. Those come out of one small buffer that never leaves the processor's cache; pages don't, so
 //! the limit for pages is loopback whose bytes are as many as theirs, sent to everybody and checked.
 //!
-//! `multicast [--megabytes N] [--clients N] [--rounds N] [--dir DIR] [--holds CREDIT:QUEUE,…]`: one read node (log, bodies as they are, read with O_DIRECT),
+//! `multicast [--megabytes N] [--clients N] [--rounds N] [--dir DIR] [--holds CREDIT:QUEUE,…] [--only shared]`: one read node (log, bodies as they are, read with O_DIRECT),
 //! node and clients in this process. Bytes read are those of `/proc/self/io`. Pages are random bytes, so they take the room they
-//! say. In each round every way has its turn. With `--holds` there is one shared scan more for each pair, whose clients hold so many KiB on
+//! say. In each round every way has its turn; with `--only shared` there is nothing but the shared scan, for a profiler. With `--holds` there is one shared scan more for each pair, whose clients hold so many KiB on
 //! a connection and behind it.
 
 use std::io::{Read, Write};
@@ -68,6 +68,13 @@ fn main() {
     println!(
         "| round | way | disk MB read | MB delivered | MB/s delivered | CPU s/GB |\n|---|---|---:|---:|---:|---:|"
     );
+    if arguments.value("--only").is_some_and(|only| only == "shared") {
+        for round in 1..=rounds {
+            let m = ours.block_on(stream(&cluster, clients, true, &ClusterSettings::default()));
+            println!("| {round} | one shared scan | | | {:.0} | {:.2} |", m.rate(), m.cpu_s_per_gb());
+        }
+        return;
+    }
     let (mut disk, mut delivered, mut of_loopback) = (Vec::new(), Vec::new(), Vec::new());
     let (mut of_checked, mut of_limit) = (Vec::new(), Vec::new());
     let (small, pages) = (vec![7_u8; WRITE_BYTES], vec![7_u8; megabytes * 1_000_000]);

@@ -15,21 +15,24 @@
 //! takes what it is given.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use sha1::{Digest, Sha1};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
-use webbase_storage::{Page, PageKey, Record, StorageError, pack_page};
+use webbase_storage::{Dictionaries, Page, PageKey, Record, StorageError, pack_page_into, record_bytes_max};
 
 use super::Cluster;
+use super::near::NearNode;
 use crate::client::Client;
 use crate::cycle::Distribution;
 use crate::cycle::message::NodeId;
 use crate::error::{NodeError, Result, Retry};
 use crate::plan::AddPlan;
 use crate::wire::message::{Code, Fault};
+use crate::wire::pool;
 
 /// Pauses between two tries: the first, and the longest.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
@@ -257,7 +260,7 @@ impl Cluster {
             return open;
         }
         let dictionary = self.dictionary(plan, pages).await;
-        let (mut packed, mut bytes) = (Vec::with_capacity(open.len()), 0);
+        let (mut packed, mut bytes, mut records) = (Vec::with_capacity(open.len()), 0, Records::default());
         for mut adding in open {
             let Some(page) = pages.get(adding.at) else { continue };
             if !is_packed(&adding) {
@@ -278,16 +281,19 @@ impl Cluster {
                     }
                 };
                 let page = Page { epoch, payload_digest, ..*page };
-                let compression = self.inner.settings.compression;
-                match pack_page(&self.inner.key, &page, compression, dictionary.as_deref()) {
-                    Ok(record) => {
-                        adding.packed = Some((plan.stamp, record));
+                records.make_room(&page, &mut packed, plan.stamp);
+                let start = records.buffer.len();
+                let (compression, buffer) = (self.inner.settings.compression, &mut records.buffer);
+                match pack_page_into(adding.key, &page, compression, dictionary.as_deref(), buffer) {
+                    Ok(()) => {
+                        records.places.push((packed.len(), start..buffer.len()));
                         // Where pages are visible at once, all nodes shall show the same version.
                         if self.is_incremental() {
                             adding.durable.clear();
                         }
                     }
                     Err(e) => {
+                        buffer.truncate(start);
                         done.refused.push((adding.at, e.into()));
                         continue;
                     }
@@ -300,6 +306,7 @@ impl Cluster {
                 tokio::task::yield_now().await;
             }
         }
+        records.share(&mut packed, plan.stamp);
         packed
     }
 
@@ -320,10 +327,18 @@ impl Cluster {
         let mut sending = JoinSet::new();
         for (node, share) in shares {
             let connections = self.inner.connections.clone();
+            let (near, dictionaries) = (self.near(node), self.dictionaries().clone());
             sending.spawn(async move {
-                let outcome = match connections.to(node).await {
-                    Ok(client) => share.send(&client).await,
-                    Err(e) => share.all_failed(&e),
+                let here = match near {
+                    Some(near) => share.send_near(node, &near, &dictionaries).await,
+                    None => None,
+                };
+                let outcome = match here {
+                    Some(outcome) => outcome,
+                    None => match connections.to(node).await {
+                        Ok(client) => share.send(&client).await,
+                        Err(e) => share.all_failed(&e),
+                    },
                 };
                 for (_, result) in &outcome {
                     match result {
@@ -403,6 +418,39 @@ fn is_final(e: &NodeError) -> bool {
     }
 }
 
+/// Records that are being packed, end to end in buffers that are used again: memory of its own for each of them would cost more than
+/// copying it.
+#[derive(Default)]
+struct Records {
+    buffer: Vec<u8>,
+    /// Which of the packed pages is where in it.
+    places: Vec<(usize, Range<usize>)>,
+}
+
+impl Records {
+    /// Sees to it that a page's record fits into the buffer. One that fits into none gets memory of its own.
+    fn make_room(&mut self, page: &Page<'_>, packed: &mut [Adding], stamp: u64) {
+        let bytes = record_bytes_max(page);
+        if self.buffer.len() + bytes > self.buffer.capacity() {
+            self.share(packed, stamp);
+            self.buffer = if bytes <= pool::BUFFER_BYTES { pool::take(bytes) } else { Vec::new() };
+        }
+    }
+
+    /// Hands the records of the buffer to their pages.
+    fn share(&mut self, packed: &mut [Adding], stamp: u64) {
+        let shared = pool::share(std::mem::take(&mut self.buffer));
+        for (at, place) in self.places.drain(..) {
+            // It was made here a moment ago.
+            if let (Some(adding), Ok(record)) =
+                (packed.get_mut(at), Record::new_unverified(shared.slice(place)))
+            {
+                adding.packed = Some((stamp, record));
+            }
+        }
+    }
+}
+
 /// What one node is sent: places and records.
 #[derive(Default)]
 struct Share {
@@ -424,6 +472,20 @@ impl Share {
             // What of it is durable is not known: all of it is tried again.
             Err(e) => self.all_failed(&e),
         }
+    }
+
+    /// Hands it to a node of this process; nothing where the ordinary way has to be gone.
+    async fn send_near(&self, node: NodeId, near: &NearNode, dictionaries: &Dictionaries) -> Option<Outcome> {
+        let outcome = |result: std::result::Result<(), Fault>| {
+            result.map_err(|fault| NodeError::Refused { peer: super::connections::name(node), fault })
+        };
+        let records = self.together.iter().map(|(_, record)| record);
+        let together = outcome(near.add(records, dictionaries).await?);
+        let mut all: Outcome = self.together.iter().map(|(at, _)| (*at, together.clone())).collect();
+        for (at, record) in &self.alone {
+            all.push((*at, outcome(near.add([record].into_iter(), dictionaries).await?)));
+        }
+        Some(all)
     }
 
     async fn try_send(&self, client: &Client) -> Result<Outcome> {

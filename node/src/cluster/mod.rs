@@ -41,6 +41,7 @@ pub use self::add::Adds;
 pub use self::cursor::{How, StreamCursor};
 pub use self::importance::PublishImportance;
 pub use self::lookup::Found;
+pub use self::near::NearNode;
 pub use self::stream::ClusterStream;
 pub use self::urls::{UrlCount, UrlReader};
 

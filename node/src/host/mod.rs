@@ -54,6 +54,7 @@ use self::repair::Repairs;
 use self::room::Room;
 use crate::background::Background;
 use crate::client::ClientSettings;
+use crate::cluster::NearNode;
 use crate::cycle::message::{NodeId, ToNode};
 use crate::cycle::{
     self, Action, Done, Event, Intent, IntentId, Node, NodeDurable, ReadDurable, ReadNode, UpdateDurable,
@@ -256,9 +257,10 @@ impl Host {
         self.id
     }
 
-    /// Its pages, for who looks them up in this process ([`Cluster::reach`](crate::Cluster::reach)).
-    pub fn pages(&self) -> Arc<dyn Pages> {
-        self.pages.clone()
+    /// The node as who is in this process asks it ([`Cluster::reach`](crate::Cluster::reach)); nothing once it ends.
+    pub fn near(&self) -> Option<NearNode> {
+        let server = self.server.as_ref()?;
+        Some(NearNode::new(self.pages.clone(), server.near_adder()))
     }
 
     /// Where it listens.

@@ -24,6 +24,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, Semaphore, watch};
 use webbase_storage::PageStore;
 
+pub(crate) use self::add::NearAdder;
 pub use self::pages::{Answer, NotAdded, Pages, Places, StorePages};
 
 use self::adder::Adder;
@@ -187,7 +188,9 @@ struct Inner {
     /// In KiB.
     batch_memory: Arc<Semaphore>,
     connections: Mutex<Connections>,
-    /// A connection has ended.
+    /// Adds of this process that have no connection.
+    near_adds: AtomicUsize,
+    /// A connection has ended, or an add that has none.
     ended: Notify,
     /// Turns true when the server is to end.
     leaving: watch::Sender<bool>,
@@ -248,6 +251,7 @@ impl Server {
             scans: Scans::default(),
             batch_memory,
             connections: Mutex::default(),
+            near_adds: AtomicUsize::new(0),
             ended: Notify::new(),
             leaving: watch::Sender::new(false),
         });
@@ -263,6 +267,11 @@ impl Server {
     /// What it is doing.
     pub fn load(&self) -> Load {
         self.inner.load()
+    }
+
+    /// A way to add without a connection, for who is in this process.
+    pub(crate) fn near_adder(&self) -> NearAdder {
+        NearAdder::new(&self.inner)
     }
 
     /// What it is doing, for who does not own it.
@@ -282,7 +291,8 @@ impl Server {
         let all_ended = async {
             loop {
                 let ended = self.inner.ended.notified();
-                if self.inner.connections.lock().all.is_empty() {
+                let near = self.inner.near_adds.load(Ordering::SeqCst);
+                if self.inner.connections.lock().all.is_empty() && near == 0 {
                     return;
                 }
                 ended.await;

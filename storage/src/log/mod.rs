@@ -424,10 +424,8 @@ impl PageStore for LogStore {
 
     fn add_records(&self, records: &[Record]) -> Result<Added> {
         let mut added = Added::default();
-        let encoded = self.packer.check_records(records)?;
         let call = self.writer.lock().call();
-        self.stage(&encoded, call, &mut added)?;
-        self.packer.give_back(encoded);
+        self.packer.take_records(records, |part| self.stage(part, call, &mut added))?;
         Ok(added)
     }
 

@@ -373,7 +373,8 @@ mod tests {
     fn page(i: u64, fetched_at_ms: u64) -> Bytes {
         let mut out = Vec::new();
         let page = Page { url: "http://h/", fetched_at_ms, body: b"body", ..Page::default() };
-        crate::record::encode(&page, key(i), (crate::Codec::Plain, 0, b"body"), None, &mut out).unwrap();
+        crate::record::encode(&page, key(i), (crate::Codec::Plain, 0, [b"body", b""]), None, &mut out)
+            .unwrap();
         out.into()
     }
 

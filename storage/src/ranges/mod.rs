@@ -388,9 +388,7 @@ impl PageStore for RangeStore {
 
     fn add_records(&self, records: &[Record]) -> Result<Added> {
         let mut added = Added::default();
-        let encoded = self.packer.check_records(records)?;
-        self.stage(&encoded, &mut added)?;
-        self.packer.give_back(encoded);
+        self.packer.take_records(records, |part| self.stage(part, &mut added))?;
         Ok(added)
     }
 

@@ -35,7 +35,8 @@ use crate::http;
 /// URLs that are told apart to count pages; beyond, every capture counts as a page.
 const COUNTED_URLS_MAX: usize = 8 << 20;
 
-/// What a capture holds at most of the file around its member: of a larger lot, as there are with large records, its own part is copied.
+/// What a capture holds at most of the file around its member, if that is more than four times its own part: of a larger buffer, as there are
+/// with large records, that part is copied.
 const HELD_BYTES_MAX: usize = 512 << 10;
 
 /// A page as a file has it.
@@ -97,6 +98,11 @@ impl Capture {
     /// Bytes of head and body.
     pub fn bytes(&self) -> usize {
         self.head.len() + self.page().body_len()
+    }
+
+    /// As [`Capture::bytes`], of a body that stays packed as it is packed.
+    pub fn held_bytes(&self) -> usize {
+        self.head.len() + self.kept.as_ref().map_or(self.body.len(), |kept| kept.stream.len())
     }
 
     /// A body that stays packed is needed as it is packed, and no longer holds the memory that it was unpacked to.
@@ -324,7 +330,7 @@ impl Importer {
         let (before, behind, len) = (before.try_into().ok()?, behind.try_into().ok()?, len.try_into().ok()?);
         let kept = Some(Kept { stream: member.stream.clone(), before, behind, len });
         let mut kept = kept.filter(|kept| kept.get().is_kept())?;
-        if member.lot_bytes > HELD_BYTES_MAX {
+        if member.held_bytes > HELD_BYTES_MAX.max(4 * kept.stream.len()) {
             kept.stream = Bytes::copy_from_slice(&kept.stream);
         }
         Some(kept)

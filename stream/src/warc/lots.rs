@@ -13,10 +13,13 @@
 //! 1. Lots follow each other without a gap: together they are the file.
 //! 2. A lot is *whole* when it begins with what looks like a member and ends before another one, or with the file.
 //! 3. A member that is larger than the largest lot is in several of them, none of them whole.
+//!
+//! A buffer is filled, then cut into some lots, which share it; what is left of it begins the next one.
 
 use std::io::{self, Read};
 
 use bytes::Bytes;
+use memchr::memmem;
 
 use super::pool::Pool;
 
@@ -24,11 +27,12 @@ use super::pool::Pool;
 const LOT_BYTES: usize = 128 << 10;
 /// Bytes of a lot, at most.
 const LOT_BYTES_MAX: usize = 4 << 20;
-const READ_BYTES: usize = 128 << 10;
 /// Bytes of a buffer that lots are read into, at least.
 const BUFFER_BYTES: usize = 512 << 10;
 /// What a member's head has at least, and what is looked at.
 const HEAD_BYTES: usize = 10;
+/// What it begins with: magic, and the one method there is.
+const HEAD_START: [u8; 3] = [0x1f, 0x8b, 8];
 
 /// Some bytes of a file.
 #[derive(Clone, Debug)]
@@ -36,6 +40,8 @@ pub(super) struct Lot {
     /// Where it begins.
     pub(super) offset: u64,
     pub(super) bytes: Bytes,
+    /// Bytes of the buffer that these are a part of.
+    pub(super) held_bytes: usize,
     /// It begins with what looks like a member.
     pub(super) begins: bool,
     /// It begins so, and ends before another or with the file.
@@ -52,10 +58,10 @@ impl Lot {
 pub(super) struct Cutter<R> {
     source: R,
     pool: Pool,
-    /// What is held, and room behind it.
-    buffer: Vec<u8>,
-    held: usize,
-    /// Where what is held begins.
+    /// What was read and is not cut yet, and how many bytes its buffer has.
+    rest: Bytes,
+    held_bytes: usize,
+    /// Where it begins.
     offset: u64,
     begins: bool,
     is_over: bool,
@@ -69,17 +75,13 @@ impl<R: Read> Cutter<R> {
         Cutter {
             source,
             pool,
-            buffer: Vec::new(),
-            held: 0,
+            rest: Bytes::new(),
+            held_bytes: 0,
             offset: 0,
             begins: true,
             is_over: false,
             failed: None,
         }
-    }
-
-    fn held(&self) -> &[u8] {
-        self.buffer.get(..self.held).unwrap_or_default()
     }
 
     /// The next lot; none at the end of the file.
@@ -90,19 +92,19 @@ impl<R: Read> Cutter<R> {
         // What began before is to end soon.
         let mut from = if self.begins { LOT_BYTES } else { 1 };
         loop {
-            if let Some(at) = find_head(self.held(), from) {
+            if let Some(at) = find_head(&self.rest, from) {
                 return Ok(Some(self.cut(at, true)));
             }
-            from = from.max((self.held + 1).saturating_sub(HEAD_BYTES));
-            if self.held >= LOT_BYTES_MAX {
-                return Ok(Some(self.cut(self.held, false)));
+            from = from.max((self.rest.len() + 1).saturating_sub(HEAD_BYTES));
+            if self.rest.len() >= LOT_BYTES_MAX {
+                return Ok(Some(self.cut(self.rest.len(), false)));
             }
             if self.is_over {
                 return match self.failed.take() {
-                    failed if self.held > 0 => {
+                    failed if !self.rest.is_empty() => {
                         let is_whole = failed.is_none();
                         self.failed = failed;
-                        Ok(Some(self.cut(self.held, is_whole)))
+                        Ok(Some(self.cut(self.rest.len(), is_whole)))
                     }
                     Some(e) => Err(e),
                     None => Ok(None),
@@ -117,55 +119,59 @@ impl<R: Read> Cutter<R> {
         self.failed = Some(e);
     }
 
+    /// Reads on, until a buffer that begins with the rest is full.
     fn fill(&mut self) {
-        if self.buffer.len() < self.held + READ_BYTES {
-            let larger = self.pool.take((2 * self.buffer.len()).max(BUFFER_BYTES));
-            self.hold(larger, 0);
+        let mut buffer = self.pool.take((2 * self.rest.len()).max(BUFFER_BYTES));
+        let mut len = self.rest.len();
+        if let Some(place) = buffer.get_mut(..len) {
+            place.copy_from_slice(&self.rest);
         }
-        let room = self.held..self.held + READ_BYTES;
-        let read = loop {
-            match self.source.read(self.buffer.get_mut(room.clone()).unwrap_or_default()) {
+        while !self.is_over && len < buffer.len() {
+            match self.source.read(buffer.get_mut(len..).unwrap_or_default()) {
+                Ok(0) => self.is_over = true,
+                Ok(read) => len += read,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                read => break read,
+                Err(e) => (self.is_over, self.failed) = (true, Some(e)),
             }
-        };
-        match read {
-            Ok(0) => self.is_over = true,
-            Ok(read) => self.held += read,
-            Err(e) => (self.is_over, self.failed) = (true, Some(e)),
         }
+        self.held_bytes = buffer.len();
+        self.rest = self.pool.share(buffer, len);
     }
 
-    /// Takes what is held up to here; what follows is a member, or the end, or, if not, the same member.
+    /// Takes what was read up to here; what follows is a member, or the end, or, if not, the same member.
     fn cut(&mut self, at: usize, is_end: bool) -> Lot {
-        let next = self.pool.take((self.held - at).max(BUFFER_BYTES));
-        let bytes = self.hold(next, at);
-        let bytes = self.pool.share(bytes, at);
-        let lot = Lot { offset: self.offset, begins: self.begins, is_whole: self.begins && is_end, bytes };
+        let lot = Lot {
+            offset: self.offset,
+            begins: self.begins,
+            is_whole: self.begins && is_end,
+            bytes: self.rest.split_to(at),
+            held_bytes: self.held_bytes,
+        };
         (self.offset, self.begins) = (lot.end(), is_end);
         lot
-    }
-
-    /// Goes on in another buffer with what is held from here on; gives the one before.
-    fn hold(&mut self, mut next: Vec<u8>, from: usize) -> Vec<u8> {
-        let rest = self.buffer.get(from..self.held).unwrap_or_default();
-        if let Some(place) = next.get_mut(..rest.len()) {
-            place.copy_from_slice(rest);
-        }
-        self.held = rest.len();
-        std::mem::replace(&mut self.buffer, next)
     }
 }
 
 /// The first place from here on that looks like the head of a member.
-fn find_head(bytes: &[u8], from: usize) -> Option<usize> {
-    bytes.get(from..)?.windows(HEAD_BYTES).position(is_head).map(|at| from + at)
+fn find_head(bytes: &[u8], mut from: usize) -> Option<usize> {
+    loop {
+        let at = from + memmem::find(bytes.get(from..)?, &HEAD_START)?;
+        if bytes.get(at..).and_then(|rest| rest.first_chunk()).is_some_and(is_head) {
+            return Some(at);
+        }
+        from = at + 1;
+    }
+}
+
+/// Where the member that bytes begin with ends, if another one follows.
+pub(super) fn next_head(bytes: &[u8]) -> Option<usize> {
+    find_head(bytes, HEAD_BYTES)
 }
 
 /// Whether ten bytes look like the head of a gzip member: its magic and method, flags that there are, what compressors say of
 /// themselves, and a system that has a number.
-fn is_head(bytes: &[u8]) -> bool {
-    matches!(bytes, [0x1f, 0x8b, 8, 0..0x20, _, _, _, _, 0 | 2 | 4, 0..=13 | 255])
+fn is_head(bytes: &[u8; HEAD_BYTES]) -> bool {
+    bytes.starts_with(&HEAD_START) && matches!(bytes, [_, _, _, 0..0x20, _, _, _, _, 0 | 2 | 4, 0..=13 | 255])
 }
 
 #[cfg(test)]

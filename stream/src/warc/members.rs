@@ -47,8 +47,8 @@ pub(super) struct Member {
     /// Bytes that this unpacks to, before the record's block and in all.
     pub(super) block_at: usize,
     pub(super) unpacked_bytes: usize,
-    /// Bytes of the lot that it is a part of, which whoever holds it holds.
-    pub(super) lot_bytes: usize,
+    /// Bytes that whoever holds it holds: those of the buffer that its lot lies in.
+    pub(super) held_bytes: usize,
 }
 
 impl From<Item> for Found {

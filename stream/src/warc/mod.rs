@@ -20,6 +20,7 @@ mod input;
 mod lots;
 mod members;
 mod originals;
+mod packed;
 mod pool;
 mod reader;
 mod report;

@@ -14,6 +14,7 @@ use bytes::Bytes;
 
 use super::digest::{http_parts, sha256};
 use super::head::Kind;
+use super::packed::{Packed, Place};
 use super::reader::{Block, Item, Reader};
 
 /// A capture that others may refer to.
@@ -61,23 +62,26 @@ struct Entry {
     /// Without head and body if it has a member.
     original: Original,
     /// The gzip member whose record it is.
-    member: Option<Bytes>,
+    member: Option<Place>,
     clues: Vec<Clue>,
 }
 
 impl Entry {
+    /// Beside its member, if it has one.
     fn cost(&self) -> usize {
-        cost(&self.original, self.member.as_ref())
+        cost(&self.original, None)
     }
 }
 
 #[derive(Default)]
 struct Held {
+    members: Packed,
     by_digest: HashMap<[u8; 20], Entry>,
     by_clue: HashMap<Clue, [u8; 20]>,
     /// When each was used last.
     by_use: BTreeMap<u64, [u8; 20]>,
     uses: u64,
+    /// Without those of members.
     bytes: usize,
 }
 
@@ -106,7 +110,7 @@ impl Originals {
         }
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         held.insert(original, member, clues);
-        while held.bytes > self.bytes_max && held.forget_oldest() {}
+        while held.bytes + held.members.bytes() > self.bytes_max && held.forget_oldest() {}
     }
 
     pub(super) fn get(&self, digest: &[u8; 20]) -> Option<Original> {
@@ -120,9 +124,10 @@ impl Originals {
     fn unpacked(&self, digest: impl FnOnce(&Held) -> Option<[u8; 20]>) -> Option<Original> {
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let entry = held.by_digest.get(&digest(&held)?)?;
-        let (original, member) = (entry.original.clone(), entry.member.clone());
+        let original = entry.original.clone();
+        let Some(member) = &entry.member else { return Some(original) };
+        let member = held.members.get(member)?;
         drop(held);
-        let Some(member) = member else { return Some(original) };
         let (head, body) = parts(&member)?;
         Some(Original { head, body, ..original })
     }
@@ -144,7 +149,7 @@ impl Held {
             hash_map::Entry::Vacant(place) => {
                 let mut original = original.clone();
                 // It lies in a larger piece of memory, too.
-                let member = member.map(|member| Bytes::copy_from_slice(&member));
+                let member = member.map(|member| self.members.hold(&member));
                 if member.is_some() {
                     (original.head, original.body) = (Bytes::new(), Bytes::new());
                 } else if original.body.len() < COPIED_BYTES {
@@ -170,6 +175,7 @@ impl Held {
         let Some((_, oldest)) = self.by_use.pop_first() else { return false };
         let Some(gone) = self.by_digest.remove(&oldest) else { return false };
         self.bytes -= gone.cost() + gone.clues.len() * CLUE_BYTES;
+        gone.member.into_iter().for_each(|member| self.members.let_go(member));
         for clue in gone.clues {
             if self.by_clue.get(&clue) == Some(&oldest) {
                 self.by_clue.remove(&clue);
@@ -251,8 +257,10 @@ mod tests {
             Ok::<_, ()>(())
         });
         taken.unwrap();
-        let held = originals.held.lock().unwrap().bytes;
-        assert!(held < body.len() / 4, "{held} bytes are held");
+        let held = originals.held.lock().unwrap();
+        let bytes = held.bytes + held.members.bytes();
+        assert!(bytes < body.len() / 4 && held.members.bytes() > 0, "{bytes} bytes are held");
+        drop(held);
         let by_digest = originals.get(&digest.unwrap()).unwrap();
         let by_place = originals.find(&Clue::place("http://h/", 5000)).unwrap();
         for found in [by_digest, by_place] {

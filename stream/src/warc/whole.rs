@@ -14,11 +14,11 @@
 use std::ops::Range;
 
 use bytes::Bytes;
-use webbase_storage::inflate::{InflateError, Inflater};
+use webbase_storage::inflate::{InflateError, Inflater, crc32};
 
 use super::digest::PayloadDigest;
 use super::head::Head;
-use super::lots::Lot;
+use super::lots::{Lot, next_head};
 use super::members::{Found, Member, UNPACKED_BYTES_MAX};
 use super::pool::Pool;
 use super::reader::{Block, Item, WarcRecord, warc_head_len};
@@ -31,6 +31,8 @@ const FULL_BYTES: usize = 256 << 10;
 /// Longer heads are somebody else's.
 const HEAD_BYTES_MAX: usize = 64 << 10;
 const TRAILER_BYTES: usize = 8;
+/// What a byte of a deflate stream unpacks to, at most.
+const RATIO_MAX: usize = 1032;
 /// Ends of lines behind a record; there should be four. More are kept out of memory that captures hold.
 const BEHIND_BYTES_MAX: usize = 64;
 
@@ -59,10 +61,14 @@ impl WholeMembers {
     pub(super) fn read(&mut self, lot: &Lot) -> Option<Vec<Found>> {
         let (mut found, mut at, mut bytes) = (Vec::new(), 0, 0);
         while at < lot.bytes.len() {
-            let mut buffer = self.pool.take(BUFFER_BYTES);
+            let wanted = wanted_bytes(lot.bytes.get(at..)?);
+            let mut buffer = self.pool.take(wanted.max(BUFFER_BYTES));
             let (mut members, mut used) = (Vec::new(), 0);
             while at < lot.bytes.len() && used < FULL_BYTES {
                 let packed = lot.bytes.get(at..)?;
+                if used > 0 && wanted_bytes(packed) > buffer.len() - used {
+                    break;
+                }
                 let (stream, unpacked) = match self.unpack(packed, buffer.get_mut(used..)?) {
                     Ok(unpacked) => unpacked,
                     // Into a buffer of its own, then.
@@ -100,14 +106,22 @@ impl WholeMembers {
         let blocks = packed.get(head_len..).unwrap_or_default();
         let (read, written) = self.inflater.inflate(blocks, room)?;
         let trailer = blocks.get(read..read + TRAILER_BYTES).unwrap_or_default();
-        let mut crc = flate2::Crc::new();
-        crc.update(room.get(..written).unwrap_or_default());
-        let sums = [crc.sum().to_le_bytes(), crc.amount().to_le_bytes()];
+        let crc = crc32(room.get(..written).unwrap_or_default());
+        let sums = [crc.to_le_bytes(), (written as u32).to_le_bytes()];
         if trailer != sums.as_flattened() {
             return Err(InflateError::Broken);
         }
         Ok((head_len..head_len + read, written))
     }
+}
+
+/// How many bytes the member that `packed` begins with will have, if what looks like the next one is that: before it stands how many. It is
+/// only believed as far as buffers go, and finds that a member does not fit in before it is unpacked as far as it does.
+fn wanted_bytes(packed: &[u8]) -> usize {
+    let end = next_head(packed).unwrap_or(packed.len());
+    let told = end.checked_sub(4).and_then(|at| packed.get(at..)?.first_chunk());
+    let told = told.map_or(0, |told| u32::from_le_bytes(*told) as usize);
+    if told <= UNPACKED_BYTES_MAX.min(end.saturating_mul(RATIO_MAX)) { told } else { 0 }
 }
 
 /// Makes a buffer four times as large, because what did not fit in is unpacked from its beginning; nothing if that were too much.
@@ -146,7 +160,7 @@ fn record(lot: &Lot, member: &Unpacked, mut unpacked: Bytes) -> Option<Found> {
     Some(Found {
         item: Item::Record(record),
         digest,
-        member: Some(Member { bytes, stream, block_at, unpacked_bytes, lot_bytes: lot.bytes.len() }),
+        member: Some(Member { bytes, stream, block_at, unpacked_bytes, held_bytes: lot.held_bytes }),
     })
 }
 
@@ -158,7 +172,7 @@ mod tests {
     use std::io::{Read, Write};
 
     fn lot(bytes: Vec<u8>) -> Lot {
-        Lot { offset: 1000, bytes: bytes.into(), begins: true, is_whole: true }
+        Lot { offset: 1000, held_bytes: bytes.len(), bytes: bytes.into(), begins: true, is_whole: true }
     }
 
     fn packed(plain: &[u8]) -> Vec<u8> {

@@ -35,11 +35,11 @@ use super::status::as_json_answer;
 
 /// Pieces of the body that wait to be read.
 const PIECES: usize = 16;
-/// Captures that are added at once: bytes and number.
-const BATCH_BYTES: usize = 4 << 20;
+/// Captures that are added at once: bytes, as they are in memory, and number.
+const BATCH_BYTES: usize = 2 << 20;
 const BATCH_PAGES: usize = 1000;
 /// Batches that are being added, and that wait to be.
-const ADDING: usize = 3;
+const ADDING: usize = 6;
 /// The largest window of zstd over the whole body, as a power of two.
 const WINDOW_LOG_MAX: u32 = 25;
 
@@ -229,7 +229,7 @@ fn read(
     };
     let (mut batch, mut bytes) = (Vec::new(), 0);
     let (read, taken) = read_ahead(source, &mut importer, |capture| {
-        bytes += capture.bytes();
+        bytes += capture.held_bytes();
         batch.push(capture);
         if bytes < BATCH_BYTES && batch.len() < BATCH_PAGES {
             return Ok(());
