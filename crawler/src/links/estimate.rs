@@ -150,13 +150,15 @@ fn on_disk(
     std::fs::create_dir_all(&work).map_err(LinksError::io("make", &work))?;
     let (disk, interest, settings) = (links.disk.clone(), links.interest(), wanted.settings);
     let pages = matrix.pages() as usize;
-    let mut last = last.filter(|last| !last.is_empty());
-    let known = |page: u32| match &mut last {
-        Some(last) => last.get(page).map_err(|e| MatrixError::corrupt(path, 0, e.to_string())),
-        None => Ok(None),
+    let memory_bytes = wanted.memory_bytes;
+    let mut solving = match last.filter(|last| !last.is_empty()) {
+        Some(mut last) => {
+            let corrupt = |e: LinksError| MatrixError::corrupt(path, 0, e.to_string());
+            let known = |page: u32| last.get(page).map_err(corrupt);
+            OnDisk::start_from(disk, &work, matrix, interest, settings, memory_bytes, known)?
+        }
+        None => OnDisk::start(disk, &work, matrix, interest, settings, memory_bytes)?,
     };
-    let mut solving =
-        OnDisk::start_from(disk, &work, matrix, interest, settings, wanted.memory_bytes, known)?;
     let scan = if wanted.method == Method::Power { Scan::Power } else { Scan::GaussSeidel };
     let told = |what, done: Rounds| settled(what, done.converged, done.change, done.rounds);
     let (done, strength, reached) = match &wanted.lifted {

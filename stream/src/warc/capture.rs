@@ -39,6 +39,9 @@ const COUNTED_URLS_MAX: usize = 8 << 20;
 /// with large records, that part is copied.
 const HELD_BYTES_MAX: usize = 512 << 10;
 
+/// What is smaller does not hold the buffer that it was unpacked to, with others.
+const COPIED_BYTES: usize = 64 << 10;
+
 /// A page as a file has it.
 #[derive(Clone, Debug)]
 pub struct Capture {
@@ -105,10 +108,13 @@ impl Capture {
         self.head.len() + self.kept.as_ref().map_or(self.body.len(), |kept| kept.stream.len())
     }
 
-    /// A body that stays packed is needed as it is packed, and no longer holds the memory that it was unpacked to.
+    /// A body that stays packed is needed as it is packed, and no longer holds the memory that it was unpacked to; nor does a small one.
     fn let_go(mut self) -> Capture {
         if self.kept.is_some() {
             (self.head, self.body) = (Bytes::copy_from_slice(&self.head), Bytes::new());
+        } else if self.bytes() < COPIED_BYTES {
+            self.head = Bytes::copy_from_slice(&self.head);
+            self.body = Bytes::copy_from_slice(&self.body);
         }
         self
     }

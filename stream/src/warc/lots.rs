@@ -121,7 +121,8 @@ impl<R: Read> Cutter<R> {
 
     /// Reads on, until a buffer that begins with the rest is full.
     fn fill(&mut self) {
-        let mut buffer = self.pool.take((2 * self.rest.len()).max(BUFFER_BYTES));
+        // There is room left: of a rest as large as a lot may be, one is made.
+        let mut buffer = self.pool.take((2 * self.rest.len()).min(LOT_BYTES_MAX).max(BUFFER_BYTES));
         let mut len = self.rest.len();
         if let Some(place) = buffer.get_mut(..len) {
             place.copy_from_slice(&self.rest);

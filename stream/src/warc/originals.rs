@@ -144,6 +144,7 @@ impl Held {
                 let entry = entry.into_mut();
                 self.by_use.remove(&entry.used);
                 entry.used = used;
+                entry.member.iter_mut().for_each(|member| self.members.renew(member));
                 entry
             }
             hash_map::Entry::Vacant(place) => {

@@ -76,6 +76,17 @@ impl Packed {
         }
     }
 
+    /// Holds it among the newest: a chunk then goes when all that is in it has not been asked for in a long time.
+    pub(super) fn renew(&mut self, place: &mut Place) {
+        let newest = self.chunks.last_key_value().map(|(number, _)| *number);
+        if matches!(place, Place::Chunk { number, .. } if Some(*number) != newest)
+            && let Some(bytes) = self.get(place)
+        {
+            let old = std::mem::replace(place, self.hold(&bytes));
+            self.let_go(old);
+        }
+    }
+
     /// Holds it no more.
     pub(super) fn let_go(&mut self, place: Place) {
         let number = match place {
@@ -126,7 +137,15 @@ mod tests {
         left.into_iter().for_each(|(_, place)| packed.let_go(place));
         assert_eq!((packed.bytes(), packed.chunks.len()), (0, 0));
         assert_eq!(packed.spare.capacity(), CHUNK_BYTES);
-        let place = packed.hold(b"again");
+        let mut place = packed.hold(b"again");
         assert_eq!(packed.get(&place).unwrap(), "again");
+        // What is used again moves on, and takes nothing along.
+        for n in 0..30 {
+            let others: Vec<Place> = (0..20).map(|_| packed.hold(&[n; 100_000])).collect();
+            packed.renew(&mut place);
+            assert_eq!(packed.get(&place).unwrap(), "again");
+            others.into_iter().for_each(|other| packed.let_go(other));
+            assert!(packed.chunks.len() <= 1, "{} chunks", packed.chunks.len());
+        }
     }
 }

@@ -17,7 +17,7 @@ use bytes::Bytes;
 use webbase_storage::inflate::{InflateError, Inflater, crc32};
 
 use super::digest::PayloadDigest;
-use super::head::Head;
+use super::head::{Head, Kind};
 use super::lots::{Lot, next_head};
 use super::members::{Found, Member, UNPACKED_BYTES_MAX};
 use super::pool::Pool;
@@ -31,6 +31,8 @@ const FULL_BYTES: usize = 256 << 10;
 /// Longer heads are somebody else's.
 const HEAD_BYTES_MAX: usize = 64 << 10;
 const TRAILER_BYTES: usize = 8;
+/// Captures of a lot hold it as it is when they are at least this part of it.
+const CAPTURES_SHARE: usize = 8;
 /// What a byte of a deflate stream unpacks to, at most.
 const RATIO_MAX: usize = 1032;
 /// Ends of lines behind a record; there should be four. More are kept out of memory that captures hold.
@@ -60,13 +62,14 @@ impl WholeMembers {
     /// All records of a lot; nothing if it has anything else.
     pub(super) fn read(&mut self, lot: &Lot) -> Option<Vec<Found>> {
         let (mut found, mut at, mut bytes) = (Vec::new(), 0, 0);
+        let mut hints = Hints::default();
         while at < lot.bytes.len() {
-            let wanted = wanted_bytes(lot.bytes.get(at..)?);
+            let wanted = hints.of_member(lot.bytes.get(at..)?);
             let mut buffer = self.pool.take(wanted.max(BUFFER_BYTES));
             let (mut members, mut used) = (Vec::new(), 0);
             while at < lot.bytes.len() && used < FULL_BYTES {
                 let packed = lot.bytes.get(at..)?;
-                if used > 0 && wanted_bytes(packed) > buffer.len() - used {
+                if used > 0 && hints.of_member(packed) > buffer.len() - used {
                     break;
                 }
                 let (stream, unpacked) = match self.unpack(packed, buffer.get_mut(used..)?) {
@@ -80,6 +83,7 @@ impl WholeMembers {
                     Err(InflateError::Broken) => return None,
                 };
                 used += unpacked;
+                hints.check(stream.end + TRAILER_BYTES);
                 let (stream, end) = (at + stream.start..at + stream.end, at + stream.end + TRAILER_BYTES);
                 members.push(Unpacked { at, stream, end, unpacked_end: used });
                 at = end;
@@ -87,6 +91,11 @@ impl WholeMembers {
             bytes += used;
             if bytes > UNPACKED_BYTES_MAX {
                 return None;
+            }
+            if buffer.len() > BUFFER_BYTES.max(4 * used) {
+                // It was told to be larger.
+                buffer.truncate(used);
+                buffer.shrink_to_fit();
             }
             let mut rest = self.pool.share(buffer, used);
             let mut start = 0;
@@ -96,6 +105,7 @@ impl WholeMembers {
                 found.push(record(lot, &member, unpacked)?);
             }
         }
+        alone_if_few(&mut found, lot.bytes.len());
         Some(found)
     }
 
@@ -115,19 +125,51 @@ impl WholeMembers {
     }
 }
 
-/// How many bytes the member that `packed` begins with will have, if what looks like the next one is that: before it stands how many. It is
-/// only believed as far as buffers go, and finds that a member does not fit in before it is unpacked as far as it does.
-fn wanted_bytes(packed: &[u8]) -> usize {
-    let end = next_head(packed).unwrap_or(packed.len());
-    let told = end.checked_sub(4).and_then(|at| packed.get(at..)?.first_chunk());
-    let told = told.map_or(0, |told| u32::from_le_bytes(*told) as usize);
-    if told <= UNPACKED_BYTES_MAX.min(end.saturating_mul(RATIO_MAX)) { told } else { 0 }
+/// How many bytes members will have: that stands at the end of each, before what looks like the next one. It is only believed as far as
+/// buffers go, and finds that a member does not fit in before it is unpacked as far as it does. Where what looks so is not the next member,
+/// nothing more is guessed in this lot: else many members would get a buffer each for what one says, and be searched to its end.
+#[derive(Default)]
+struct Hints {
+    /// Where the member ends that was asked for last.
+    end: Option<usize>,
+    are_wrong: bool,
+}
+
+impl Hints {
+    /// Bytes of the member that `packed` begins with; nothing if that cannot be told.
+    fn of_member(&mut self, packed: &[u8]) -> usize {
+        if self.are_wrong {
+            return 0;
+        }
+        let end = next_head(packed).unwrap_or(packed.len());
+        self.end = Some(end);
+        let told = end.checked_sub(4).and_then(|at| packed.get(at..)?.first_chunk());
+        let told = told.map_or(0, |told| u32::from_le_bytes(*told) as usize);
+        if told <= UNPACKED_BYTES_MAX.min(end.saturating_mul(RATIO_MAX)) { told } else { 0 }
+    }
+
+    /// So many bytes the member had.
+    fn check(&mut self, end: usize) {
+        self.are_wrong |= self.end.take().is_some_and(|told| told != end);
+    }
+}
+
+/// Where little of a lot becomes captures, they are not to hold the rest of it.
+fn alone_if_few(found: &mut [Found], lot_bytes: usize) {
+    let makes_capture = |found: &Found| match &found.item {
+        Item::Record(record) => matches!(record.kind(), Kind::Response | Kind::Resource),
+        Item::Damage(_) => false,
+    };
+    let of_captures = found.iter().filter(|found| makes_capture(found)).filter_map(|f| f.member.as_ref());
+    if of_captures.map(|member| member.bytes.len()).sum::<usize>() < lot_bytes / CAPTURES_SHARE {
+        found.iter_mut().filter_map(|found| found.member.as_mut()).for_each(|m| m.held_bytes = usize::MAX);
+    }
 }
 
 /// Makes a buffer four times as large, because what did not fit in is unpacked from its beginning; nothing if that were too much.
 fn grow(buffer: &mut Vec<u8>) -> Option<()> {
-    let len = buffer.len() * 4;
-    if len > 2 * UNPACKED_BYTES_MAX {
+    let len = (buffer.len() * 4).min(2 * UNPACKED_BYTES_MAX);
+    if len == buffer.len() {
         return None;
     }
     buffer.resize(len, 0);
@@ -218,6 +260,52 @@ mod tests {
                 assert!(stream[found_member.block_at..].starts_with(ours));
                 assert_eq!(found.digest.unwrap().kept, PayloadDigest::of_record(&there).unwrap().kept);
             }
+        }
+    }
+
+    #[test]
+    fn a_size_that_is_not_the_members_own_costs_one_buffer() {
+        // Members whose heads the search for the next one does not know, before one that is large.
+        let mut small = packed(&record(b"hello"));
+        small[8] = 1;
+        let mut large = packed(&record(&vec![0; 6 << 20]));
+        large[8] = 1;
+        let mut all = vec![small; 3000];
+        all.push(large);
+        let mut whole = WholeMembers::new(Pool::default());
+        let found = whole.read(&lot(all.concat())).unwrap();
+        assert_eq!(found.len(), 3001);
+        let mut hints = Hints::default();
+        assert!(hints.of_member(&all.concat()) > 6 << 20);
+        hints.check(all[0].len());
+        assert_eq!(hints.of_member(&all.concat()), 0);
+        // What is told rightly goes on being believed.
+        let mut hints = Hints::default();
+        for member in [packed(&record(b"one")), packed(&record(&[7; 5000]))] {
+            let two = [&member[..], &member].concat();
+            let unpacked = u32::from_le_bytes(*member.last_chunk().unwrap()) as usize;
+            assert_eq!(hints.of_member(&two), unpacked);
+            hints.check(member.len());
+        }
+        assert!(!hints.are_wrong);
+    }
+
+    #[test]
+    fn captures_that_are_little_of_a_lot_do_not_hold_it() {
+        let noise =
+            |n: u32| (0..n).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect::<Vec<u8>>();
+        let mut request = Vec::new();
+        let block = noise(20_000);
+        write!(request, "WARC/1.0\r\nWARC-Type: request\r\nContent-Length: {}\r\n\r\n", block.len()).unwrap();
+        request.extend(block);
+        request.extend(b"\r\n\r\n");
+        let mut whole = WholeMembers::new(Pool::default());
+        for (captures, held) in [(1, usize::MAX), (30, 1 << 20)] {
+            let page = packed(&record(&noise(800)));
+            let members = [vec![packed(&request)], vec![page; captures]].concat();
+            let lot = Lot { held_bytes: 1 << 20, ..lot(members.concat()) };
+            let found = whole.read(&lot).unwrap();
+            assert!(found.iter().all(|f| f.member.as_ref().unwrap().held_bytes == held), "{captures}");
         }
     }
 

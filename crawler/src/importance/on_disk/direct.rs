@@ -15,15 +15,18 @@ use super::{OnDisk, Result, Scan, TILE, linked, value_of};
 use crate::link_matrix::{Reader, Request};
 
 impl OnDisk {
-    /// Reads and decodes what a round of importance reads, after the first, and computes nothing: what a round can be measured by. Says how
-    /// many bytes that were.
+    /// Reads and decodes what a round of importance reads, the first one or a later one, and computes nothing: what rounds can be measured
+    /// by. Says how many bytes that were.
     ///
     /// # Errors
     /// As [`OnDisk::importance`].
-    pub fn read_only(&mut self) -> Result<u64> {
+    pub fn read_only(&mut self, is_first: bool) -> Result<u64> {
         let (tiles, group) = (self.matrix.tiles(), self.group());
         let (links, mut bytes) = (AtomicU64::new(0), 0);
-        self.passing.begin_later(self.by_changes());
+        match is_first {
+            true => self.passing.begin(self.by_changes(), Scan::Power),
+            false => self.passing.begin_later(self.by_changes()),
+        }
         for first in (0..tiles).step_by(group) {
             let columns = first..tiles.min(first + group);
             let [one, other] = self.forward_readers(columns.clone(), tiles);
@@ -50,7 +53,7 @@ impl OnDisk {
             let read = |block: usize| Ok((self.degrees(block)?, self.passing.turn(block)?));
             self.takers.install(|| blocks.into_par_iter().try_for_each(|block| read(block).map(drop)))?;
         }
-        self.passing.begin(false);
+        self.passing.end();
         debug_assert_eq!(links.into_inner(), self.matrix.links(), "every link once");
         Ok(bytes)
     }

@@ -76,7 +76,7 @@ impl OnDisk {
         let each = self.takers.install(all)?;
         each.iter().for_each(|of_block| change.merge(of_block));
         let (read, written) = self.useful.turn_bytes();
-        let known = if self.useful.reads() == Reads::All { self.known_bytes() } else { 0 };
+        let known = if self.useful.reads() == Reads::Changes { 0 } else { self.known_bytes() };
         self.bytes += (read + written + known) * got.len() as u64;
         Ok(())
     }

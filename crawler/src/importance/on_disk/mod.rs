@@ -118,7 +118,7 @@ impl OnDisk {
         settings: Settings,
         budget_bytes: usize,
     ) -> Result<Self> {
-        Self::start_from(disk, dir, matrix, interest, settings, budget_bytes, |_| Ok(None))
+        Self::start_with(disk, dir, matrix, interest, (settings, budget_bytes), None::<fn(u32) -> _>)
     }
 
     /// Begins with the importance and the usefulness that `last` gives of each page, in order, as far as it knows them; importance
@@ -133,7 +133,18 @@ impl OnDisk {
         interest: Interest,
         settings: Settings,
         budget_bytes: usize,
-        mut last: impl FnMut(u32) -> Result<Option<(f64, f64)>>,
+        last: impl FnMut(u32) -> Result<Option<(f64, f64)>>,
+    ) -> Result<Self> {
+        Self::start_with(disk, dir, matrix, interest, (settings, budget_bytes), Some(last))
+    }
+
+    fn start_with(
+        disk: Arc<dyn Disk>,
+        dir: &Path,
+        matrix: Matrix,
+        interest: Interest,
+        (settings, budget_bytes): (Settings, usize),
+        mut last: Option<impl FnMut(u32) -> Result<Option<(f64, f64)>>>,
     ) -> Result<Self> {
         let takers = rayon::ThreadPoolBuilder::new().num_threads(TAKERS).build();
         let mut this = Self {
@@ -168,7 +179,8 @@ impl OnDisk {
                     (block * BLOCK..).zip(values.iter_mut().zip(&degrees)).zip(useful).take(places)
                 {
                     let of_interest = if interest.has(page) { share } else { 0.0 };
-                    let (known, known_useful) = last(page as u32)?.unwrap_or((share, of_interest));
+                    let known = last.as_mut().map_or(Ok(None), |last| last(page as u32))?;
+                    let (known, known_useful) = known.unwrap_or((share, of_interest));
                     sums.add(known, if linked(*degree) { 1.0 } else { 0.0 });
                     *value = if linked(*degree) { known / f64::from(*degree) } else { known };
                     *useful = known_useful;
@@ -178,8 +190,8 @@ impl OnDisk {
             of_block.for_each(|(of_interest, page)| *of_interest = u8::from(interest.has(page)));
             this.interest.write(block, &of_interest)?;
             this.sums.merge(&sums);
-            this.passing.start(block, &values, by_changes)?;
-            this.useful.start(block, &useful, by_changes)?;
+            this.passing.start(block, &values, by_changes, last.is_none())?;
+            this.useful.start(block, &useful, by_changes, last.is_none())?;
         }
         let norm = this.sums.linked + this.sums.dangling;
         if norm > 0.0 && (norm - 1.0).abs() > 1e-9 {
@@ -256,7 +268,7 @@ impl OnDisk {
     }
 
     fn importance_rounds(&mut self, scan: Scan, rounds_max: u32) -> Result<Rounds> {
-        self.passing.begin(self.by_changes());
+        self.passing.begin(self.by_changes(), scan);
         let done = self.rounds(rounds_max, |this| this.importance_round(scan))?;
         self.passing.end();
         Ok(done)
@@ -267,7 +279,7 @@ impl OnDisk {
     /// # Errors
     /// As [`OnDisk::importance`].
     pub fn usefulness(&mut self, scan: Scan, rounds_max: u32) -> Result<Rounds> {
-        self.useful.begin(self.by_changes());
+        self.useful.begin(self.by_changes(), scan);
         let done = self.rounds(rounds_max, |this| this.usefulness_round(scan))?;
         self.useful.end();
         Ok(done)
@@ -278,8 +290,8 @@ impl OnDisk {
     /// # Errors
     /// As [`OnDisk::importance`].
     pub fn both(&mut self, rounds_max: u32) -> Result<Rounds> {
-        self.passing.begin(false);
-        self.useful.begin(false);
+        self.passing.begin(false, Scan::Power);
+        self.useful.begin(false, Scan::Power);
         self.rounds(rounds_max, Self::both_round)
     }
 

@@ -1,9 +1,10 @@
 //! What pages pass on, as scans read it: all of it, or what has changed of it.
 //!
 //! Every group reads what the pages of all others pass on, so that with several groups the bytes of that decide how long a round takes. But
-//! a sum needs them all only once: M·p = M·p' + M·(p − p'), and M·p' can be told from the value that it made. So the first round passes on
-//! all, 8 bytes a page, and later ones what has changed, in one ([`Rough`], each block to the scale of its largest change). What rounding
-//! leaves of a change is owed, and goes with the next:
+//! a sum needs them all only once: M·p = M·p' + M·(p − p'), and M·p' can be told from the value that it made. So rounds pass on what has
+//! changed, in one byte ([`Rough`], each block to the scale of its largest change). What rounding leaves of a change is owed, and goes
+//! with the next. At the start nobody has been told anything, and the first round passes on changes like the others (*anew*); where rounds
+//! go on from a vector that others know otherwise, it passes on all, 8 bytes a page.
 //!
 //! ```text
 //!   told      what other pages have been told, all changes together           8 bytes a page
@@ -23,6 +24,7 @@
 //!   bytes a page and round, k groups     read                    written
 //!   one group                            8, told 8               told 8
 //!   several, all                         8k, told 8              told 8, changes 1, owed 4
+//!   several, anew                        k, told 8               told 8, changes 1, owed 4
 //!   several, changes                     k, told 8, owed 4       told 8, changes 1, owed 4
 //! ```
 
@@ -50,6 +52,8 @@ const AHEAD: usize = 1;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reads {
     All,
+    /// Changes that are all there is: what pages get of them is all that they get.
+    Anew,
     Changes,
 }
 
@@ -95,8 +99,10 @@ pub(super) struct Passed {
     /// Whether changes are kept: they pay with several groups.
     by_changes: bool,
     reads: Reads,
-    /// Whether something is owed beside what is told: the last round kept changes.
+    /// Whether something is owed beside what is told: the last round kept changes, or rounds have not begun.
     owes: bool,
+    /// Whether the changes are all that anybody was told.
+    is_anew: bool,
     /// What the last round changed that passed on all.
     change_of_all: f64,
 }
@@ -114,31 +120,49 @@ impl Passed {
             by_changes: false,
             reads: Reads::All,
             owes: false,
+            is_anew: false,
             change_of_all: 0.0,
         })
     }
 
-    /// The first values of a block. Files have their whole length from now on.
-    pub(super) fn start(&self, block: usize, told: &Buffer, by_changes: bool) -> Result<()> {
-        self.told.write(block, told)?;
-        self.next_told.write(block, told)?;
+    /// The first values of a block. Files have their whole length from now on. With `is_anew` they are told as a change, an eighth of
+    /// which may be owed for a round: good for a beginning that is a guess, not for one that is near the end.
+    pub(super) fn start(
+        &mut self,
+        block: usize,
+        values: &Buffer,
+        by_changes: bool,
+        is_anew: bool,
+    ) -> Result<()> {
+        let mut turn = Turn::empty(true);
         if by_changes {
-            let zeros = Turn::empty(true);
-            self.changes.write(block, &zeros.changes, Scale::default())?;
-            self.next_changes.write(block, &zeros.changes, Scale::default())?;
-            self.owed.write(block, &zeros.owed)?;
+            self.next_changes.write(block, &turn.changes, Scale::default())?;
+        }
+        (self.owes, self.is_anew) = (by_changes && is_anew, by_changes && is_anew);
+        let mut scale = Scale::default();
+        match values.blocks::<f64>() {
+            [values] if self.is_anew => scale = turn.end(values),
+            _ => turn.told.bytes_mut().copy_from_slice(values.bytes()),
+        }
+        self.told.write(block, &turn.told)?;
+        self.next_told.write(block, &turn.told)?;
+        if by_changes {
+            self.changes.write(block, &turn.changes, scale)?;
+            self.owed.write(block, &turn.owed)?;
         }
         Ok(())
     }
 
     /// Rounds begin: the first one passes on all, the others what changes, if that is wanted.
-    pub(super) fn begin(&mut self, by_changes: bool) {
-        (self.by_changes, self.reads) = (by_changes, Reads::All);
+    pub(super) fn begin(&mut self, by_changes: bool, scan: Scan) {
+        // Whose turn is later in a round must hear of those before both what they have told and how that changed.
+        let is_anew = by_changes && self.is_anew && scan == Scan::Power;
+        (self.by_changes, self.reads) = (by_changes, if is_anew { Reads::Anew } else { Reads::All });
     }
 
     /// As in the rounds after the first.
     pub(super) fn begin_later(&mut self, by_changes: bool) {
-        self.begin(by_changes);
+        self.begin(by_changes, Scan::Power);
         if by_changes {
             self.reads = Reads::Changes;
         }
@@ -157,17 +181,17 @@ impl Passed {
                 std::mem::swap(&mut self.told, &mut self.next_told);
             }
         }
-        if self.reads == Reads::All {
+        if self.reads != Reads::Changes {
             self.change_of_all = change;
         }
-        self.owes = self.by_changes;
+        (self.owes, self.is_anew) = (self.by_changes, false);
         let worn_out = self.reads == Reads::Changes && change < AGAIN * self.change_of_all;
         self.reads = if self.by_changes && !worn_out { Reads::Changes } else { Reads::All };
     }
 
     /// Rounds have ended.
     pub(super) fn end(&mut self) {
-        self.begin(false);
+        self.begin(false, Scan::Power);
     }
 
     /// What the pages of a block pass on, between solving and solving.
@@ -201,7 +225,7 @@ impl Passed {
             buffer.blocks_mut::<f64>().iter_mut().flatten().for_each(|value| *value *= by);
             self.told.write(block, &buffer)?;
         }
-        self.owes = false;
+        (self.owes, self.is_anew) = (false, false);
         Ok(())
     }
 
@@ -214,7 +238,7 @@ impl Passed {
     pub(super) fn read<'a>(&self, strip: &'a Strip, block: u16) -> Option<Read<'a>> {
         Some(match self.reads {
             Reads::All => Read::All(strip.block(block)?),
-            Reads::Changes => {
+            Reads::Anew | Reads::Changes => {
                 let scale = self.changes.scale(usize::from(block))?;
                 Read::Changes(RoughBlock { values: strip.block(block)?, scale })
             }
@@ -228,7 +252,7 @@ impl Passed {
             // Where changes are kept, memory is short, and rounds that pass on all are few.
             Reads::All if self.by_changes => 1,
             Reads::All => 2,
-            Reads::Changes => STRIP + AHEAD,
+            Reads::Anew | Reads::Changes => STRIP + AHEAD,
         };
         (count, bytes)
     }
@@ -237,14 +261,14 @@ impl Passed {
     pub(super) fn strip(&self) -> usize {
         match self.reads {
             Reads::All => 1,
-            Reads::Changes => STRIP,
+            Reads::Anew | Reads::Changes => STRIP,
         }
     }
 
     fn vector(&self) -> &Vector {
         match self.reads {
             Reads::All => &self.told,
-            Reads::Changes => &self.changes.vector,
+            Reads::Anew | Reads::Changes => &self.changes.vector,
         }
     }
 
