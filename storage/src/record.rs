@@ -762,7 +762,7 @@ mod tests {
             let step = |crc: u64| if crc & 1 == 1 { (crc >> 1) ^ 0xc96c_5795_d787_0f42 } else { crc >> 1 };
             !bytes.iter().fold(!0_u64, |crc, byte| (0..8).fold(crc ^ u64::from(*byte), |crc, _| step(crc)))
         };
-        let bytes: Vec<u8> = (0..3000_u32).map(|n| (n * n >> 3) as u8).collect();
+        let bytes: Vec<u8> = (0..3000_u32).map(|n| ((n * n) >> 3) as u8).collect();
         for len in (0..300).chain([511, 512, 513, 1023, 1025, 2047, 2999]) {
             assert_eq!(crc64(&bytes[1..1 + len]), slow(&bytes[1..1 + len]), "{len}");
         }

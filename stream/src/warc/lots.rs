@@ -122,7 +122,7 @@ impl<R: Read> Cutter<R> {
     /// Reads on, until a buffer that begins with the rest is full.
     fn fill(&mut self) {
         // There is room left: of a rest as large as a lot may be, one is made.
-        let mut buffer = self.pool.take((2 * self.rest.len()).min(LOT_BYTES_MAX).max(BUFFER_BYTES));
+        let mut buffer = self.pool.take((2 * self.rest.len()).clamp(BUFFER_BYTES, LOT_BYTES_MAX));
         let mut len = self.rest.len();
         if let Some(place) = buffer.get_mut(..len) {
             place.copy_from_slice(&self.rest);
