@@ -6,9 +6,8 @@
 mod common;
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
-use common::{Pages, RANGES, Repository, add_made, check, made, until};
+use common::{Pages, RANGES, Repository, add_made, check, made, until, until_planned};
 use webbase_mgmt_server::{Distribution, ServerOptions, Settings, Update};
 use webbase_node::cycle::message::Removal;
 use webbase_node::plan::{LIVE, Status};
@@ -44,22 +43,13 @@ async fn start(
 /// Waits until all nodes serve all they own, every range has its replicas, and none is on its way to another node: while it is, the
 /// old owner and the new one take its pages, and for a moment both show them.
 async fn until_whole(cluster: &Cluster, nodes: usize, replicas: u32) {
-    let whole = |s: &Status| s.nodes.iter().filter_map(|n| n.whole).sum::<u32>();
-    let wait = async {
-        loop {
-            until(cluster, "all ranges are whole everywhere", |s| {
-                s.nodes.len() == nodes && whole(s) == RANGES * replicas
-            })
-            .await;
-            // One node that has all of them is as many as two that have half each; but then who gets a half takes adds, too.
-            let plan = cluster.management().add_plan().await.unwrap().0;
-            if plan.ranges.iter().all(|takers| takers.len() == replicas as usize) {
-                break;
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(60), wait).await.expect("ranges come to rest");
+    until_planned(cluster, "all ranges are whole everywhere, and at rest", |status, plan| {
+        let whole = status.nodes.iter().filter_map(|n| n.whole).sum::<u32>();
+        // One node that has all of them is as many as two that have half each; but then who gets a half takes adds, too.
+        let at_rest = plan.ranges.iter().all(|takers| takers.len() == replicas as usize);
+        status.nodes.len() == nodes && whole == RANGES * replicas && at_rest
+    })
+    .await;
 }
 
 /// Adds pages `numbers` in a version, and takes note of them. Each is found right away.

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 use webbase_mgmt_server::{ManagementServer, ServerOptions, Settings};
-use webbase_node::plan::Status;
+use webbase_node::plan::{AddPlan, Status};
 use webbase_node::{Client, ClientSettings, Cluster, ClusterSettings, Host, HostOptions, Role};
 use webbase_storage::Page;
 
@@ -133,8 +133,18 @@ impl Repository {
 
 /// Waits until the status is so.
 pub async fn until(cluster: &Cluster, what: &str, holds: impl Fn(&Status) -> bool) {
+    until_planned(cluster, what, |status, _| holds(status)).await;
+}
+
+/// Waits until the status and the plan for adds are so.
+pub async fn until_planned(cluster: &Cluster, what: &str, holds: impl Fn(&Status, &AddPlan) -> bool) {
     let waiting = async {
-        while !holds(&cluster.status().await.unwrap()) {
+        loop {
+            let status = cluster.status().await.unwrap();
+            let plan = cluster.management().add_plan().await.unwrap().0;
+            if holds(&status, &plan) {
+                break;
+            }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };

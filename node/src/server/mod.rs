@@ -4,6 +4,7 @@ mod add;
 mod adder;
 mod by_url;
 mod importance;
+mod near;
 mod ordered;
 mod pages;
 mod requests;
@@ -24,7 +25,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, Semaphore, watch};
 use webbase_storage::PageStore;
 
-pub(crate) use self::add::NearAdder;
+pub(crate) use self::near::NearAdder;
 pub use self::pages::{Answer, NotAdded, Pages, Places, StorePages};
 
 use self::adder::Adder;
