@@ -103,7 +103,7 @@ pub(super) struct Passed {
     owes: bool,
     /// Whether the changes are all that anybody was told.
     is_anew: bool,
-    /// What the last round changed that passed on all.
+    /// What the last round changed that passed on all, or anew.
     change_of_all: f64,
 }
 
@@ -153,7 +153,7 @@ impl Passed {
         Ok(())
     }
 
-    /// Rounds begin: the first one passes on all, the others what changes, if that is wanted.
+    /// Rounds begin: the first one passes on all, unless the changes are all there is; the others what changes, if that is wanted.
     pub(super) fn begin(&mut self, by_changes: bool, scan: Scan) {
         // Whose turn is later in a round must hear of those before both what they have told and how that changed.
         let is_anew = by_changes && self.is_anew && scan == Scan::Power;

@@ -1,0 +1,167 @@
+//! Further along the way that sweeps go.
+//!
+//! Where sweeps make a residual less by the same small part each time, they go in nearly the same direction, only not far enough. The
+//! residual of a point on the line through two vectors is the same mixture of their residuals, so it costs no look at a link to find where
+//! on that line it is least, and to go there. As with conjugate gradients, what the last way gained is not to be lost on the next one:
+//! the next way is made such that their images stay at right angles (this is GCR that remembers one direction, with sweeps to precondition).
+//!
+//! ```text
+//!   begin ── sweep ─ sweep ─ sweep ──▶ ┄┄┄┄┄┄┄▶ the next begin
+//! ```
+
+/// Sweeps from one place to the next.
+const SWEEPS: u32 = 3;
+/// Pages count by what they have; those with less than this part of the mean like that.
+const FLOOR: f64 = 1e-2;
+
+/// Where the way began, and where the last one went.
+#[derive(Default)]
+pub(super) struct Line {
+    sweeps: u32,
+    begin: Option<Begin>,
+    last: Option<Way>,
+}
+
+struct Begin {
+    values: Vec<f64>,
+    residual: Vec<f64>,
+}
+
+/// A direction v, and its image (λ − c·M)·v.
+struct Way {
+    values: Vec<f64>,
+    image: Vec<f64>,
+    /// The square of the image's length.
+    length: f64,
+}
+
+impl Line {
+    /// A sweep has been made; every few of them values and residual go on along the line.
+    pub(super) fn swept(&mut self, values: &mut [f64], residual: &mut [f64]) {
+        self.sweeps += 1;
+        if self.sweeps < SWEEPS {
+            return;
+        }
+        self.sweeps = 0;
+        match &mut self.begin {
+            // What a few sweeps settle needs no line.
+            None => self.begin_at(values, residual),
+            Some(begin) => begin.go_on(values, residual, &mut self.last),
+        }
+    }
+
+    /// λ is larger by `change`, and values and residual are others.
+    pub(super) fn corrected(&mut self, change: f64, values: &[f64], residual: &[f64]) {
+        if self.begin.is_none() {
+            return;
+        }
+        self.begin_at(values, residual);
+        self.sweeps = 0;
+        if let Some(way) = &mut self.last {
+            way.length = 0.0;
+            for ((image, along), value) in way.image.iter_mut().zip(&way.values).zip(values) {
+                *image += change * along;
+                way.length += *image * *image * weight(*value, floor(values.len()));
+            }
+        }
+    }
+
+    fn begin_at(&mut self, values: &[f64], residual: &[f64]) {
+        self.begin = Some(Begin { values: values.to_vec(), residual: residual.to_vec() });
+    }
+}
+
+impl Begin {
+    fn go_on(&mut self, values: &mut [f64], residual: &mut [f64], last: &mut Option<Way>) {
+        let pages = values.len();
+        let way = last.get_or_insert_with(|| Way {
+            values: vec![0.0; pages],
+            image: vec![0.0; pages],
+            length: 0.0,
+        });
+        let floor = floor(pages);
+        let (mut with_last, mut length, mut along, mut along_last) = (0.0, 0.0, 0.0, 0.0);
+        let places = self.residual.iter().zip(&*residual).zip(&way.image).zip(&self.values);
+        for (((before, now), last), value) in places {
+            let (image, weight) = (before - now, weight(*value, floor));
+            with_last += image * last * weight;
+            length += image * image * weight;
+            along += image * before * weight;
+            along_last += last * before * weight;
+        }
+        // How much of the last way is in this one, and how far it is to where the residual is least.
+        let of_last = if way.length > 0.0 { with_last / way.length } else { 0.0 };
+        way.length = length - of_last * with_last;
+        let far = (along - of_last * along_last) / way.length;
+        if !far.is_finite() || way.length <= 0.0 {
+            *last = None;
+            self.values.copy_from_slice(values);
+            self.residual.copy_from_slice(residual);
+            return;
+        }
+        let values = values.iter_mut().zip(&mut self.values).zip(&mut way.values);
+        for ((now, before), way) in values {
+            *way = *now - *before - of_last * *way;
+            *before += far * *way;
+            *now = *before;
+        }
+        let residuals = residual.iter_mut().zip(&mut self.residual).zip(&mut way.image);
+        for ((now, before), image) in residuals {
+            *image = *before - *now - of_last * *image;
+            *before -= far * *image;
+            *now = *before;
+        }
+    }
+}
+
+fn floor(pages: usize) -> f64 {
+    FLOOR / pages.max(1) as f64
+}
+
+fn weight(value: f64, floor: f64) -> f64 {
+    1.0 / (value.max(0.0) + floor)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Residuals that every sweep makes smaller by the same part, of two kinds, fade far faster along the line; what is missing is the residual
+    /// all the way, when λ is another in between, too.
+    #[test]
+    fn what_fades_at_two_rates_fades_faster() {
+        let rates = [0.9, 0.9, 0.7, 0.7, 0.9];
+        let expected = [0.3, 0.1, 0.2, 0.25, 0.15];
+        let sweep = |values: &mut [f64], residual: &mut [f64], image: f64| {
+            for ((value, left), rate) in values.iter_mut().zip(residual).zip(rates) {
+                *value += *left * (1.0 - rate) / image;
+                *left *= rate;
+            }
+        };
+        for change in [0.0, 0.125] {
+            // The image of a vector is so many times the vector.
+            let mut image = 1.0;
+            let mut values = vec![0.2; 5];
+            let left = |image: f64, values: &[f64]| -> Vec<f64> {
+                expected.iter().zip(values).map(|(expected, value)| expected - image * value).collect()
+            };
+            let mut residual = left(image, &values);
+            let (mut alone, mut line) = (residual.clone(), Line::default());
+            for n in 0..4 * SWEEPS {
+                if n == 2 * SWEEPS {
+                    image += change;
+                    residual = left(image, &values);
+                    line.corrected(change, &values, &residual);
+                }
+                sweep(&mut values, &mut residual, image);
+                line.swept(&mut values, &mut residual);
+                sweep(&mut [0.0; 5], &mut alone, 1.0);
+            }
+            for (kept, left) in residual.iter().zip(left(image, &values)) {
+                assert!((kept - left).abs() < 1e-12, "the residual is no longer what is missing");
+            }
+            let sum = |all: &[f64]| all.iter().map(|left| left.abs()).sum::<f64>();
+            assert!(sum(&residual) < 0.1 * sum(&alone), "{change}: {residual:?} against {alone:?}");
+        }
+    }
+}
