@@ -35,6 +35,7 @@ mod cache;
 mod catalog;
 mod codec;
 mod dictionary_files;
+pub mod digests;
 pub mod disk;
 mod error;
 mod expiry;

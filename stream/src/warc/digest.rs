@@ -6,15 +6,16 @@
 use sha1::Digest as _;
 
 use bytes::Bytes;
+use webbase_storage::digests::{Sha1Digest, sha1_of_each};
 
 use super::head::{Head, Kind};
-use super::reader::{Block, WarcRecord};
+use super::reader::{Block, Item, WarcRecord};
 use crate::http;
 
 /// A payload digest as a record declares it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Declared {
-    Sha1([u8; 20]),
+    Sha1(Sha1Digest),
     Sha256([u8; 32]),
     /// Of a kind that is not computed here.
     Other,
@@ -44,15 +45,20 @@ impl Declared {
     }
 
     /// Checks a body, as it is and without its chunks: both are in use. Where it holds, the SHA-1 of the bytes that it holds for.
-    pub(super) fn check(&self, http_head: &[u8], body: &[u8]) -> Option<[u8; 20]> {
-        let is_chunked = http::is_chunked(http_head);
-        self.kept(|| [body]).or_else(|| is_chunked.then(|| self.kept(|| http::chunks(body)))?)
+    pub(super) fn check(&self, http_head: &[u8], body: &[u8]) -> Option<Sha1Digest> {
+        self.check_known(http_head, body, sha1([body]))
     }
 
-    fn kept<'a, P: IntoIterator<Item = &'a [u8]>>(&self, pieces: impl Fn() -> P) -> Option<[u8; 20]> {
+    /// The same, of a body whose SHA-1 is known.
+    fn check_known(&self, http_head: &[u8], body: &[u8], known: Sha1Digest) -> Option<Sha1Digest> {
+        let chunks = || http::is_chunked(http_head).then(|| http::chunks(body));
         match self {
-            Declared::Sha1(digest) => (sha1(pieces()) == *digest).then_some(*digest),
-            Declared::Sha256(digest) => (sha256(pieces()) == *digest).then(|| sha1(pieces())),
+            Declared::Sha1(digest) if *digest == known => Some(known),
+            Declared::Sha1(digest) => chunks().map(sha1).filter(|of_chunks| of_chunks == digest),
+            Declared::Sha256(digest) if *digest == sha256([body]) => Some(known),
+            Declared::Sha256(digest) => {
+                chunks().map(sha256).filter(|of_chunks| of_chunks == digest).and_then(|_| chunks().map(sha1))
+            }
             Declared::Other => None,
         }
     }
@@ -61,7 +67,7 @@ impl Declared {
 /// The digest that is kept of a payload.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PayloadDigest {
-    pub(super) kept: [u8; 20],
+    pub(super) kept: Sha1Digest,
     pub(super) declared: Outcome,
 }
 
@@ -79,26 +85,50 @@ pub(super) enum Outcome {
 impl PayloadDigest {
     /// Of a body, whose record may declare one.
     pub(super) fn of(head: &Head, http_head: &[u8], body: &[u8]) -> PayloadDigest {
+        PayloadDigest::of_known(head, http_head, body, sha1([body]))
+    }
+
+    fn of_known(head: &Head, http_head: &[u8], body: &[u8], known: Sha1Digest) -> PayloadDigest {
         let declared = match Declared::of(head) {
             None => Outcome::None,
             Some(Declared::Other) => Outcome::Other,
-            Some(declared) => match declared.check(http_head, body) {
+            Some(declared) => match declared.check_known(http_head, body, known) {
                 Some(kept) => return PayloadDigest { kept, declared: Outcome::Holds },
                 None => Outcome::Wrong,
             },
         };
-        PayloadDigest { kept: sha1([body]), declared }
+        PayloadDigest { kept: known, declared }
     }
 
     /// Of a whole record, if it has a payload of its own.
     pub(super) fn of_record(record: &WarcRecord) -> Option<PayloadDigest> {
-        let Block::Whole(block) = &record.block else { return None };
-        let (http_head, body) = match record.kind() {
-            Kind::Response => http_parts(block.clone()),
-            Kind::Resource => (Bytes::new(), block.clone()),
-            _ => return None,
-        };
+        let (http_head, body) = payload(record)?;
         Some(PayloadDigest::of(&record.head, &http_head, &body))
+    }
+
+    /// Of each of these that is a whole record with a payload of its own, several at a time.
+    pub(super) fn of_each<'a>(items: impl Iterator<Item = &'a Item>) -> Vec<Option<PayloadDigest>> {
+        let parts = |item: &'a Item| match item {
+            Item::Record(record) => payload(record).map(|parts| (record, parts)),
+            Item::Damage(_) => None,
+        };
+        let all: Vec<_> = items.map(parts).collect();
+        let bodies: Vec<&[u8]> = all.iter().flatten().map(|(_, (_, body))| &body[..]).collect();
+        let mut known = sha1_of_each(&bodies).into_iter();
+        let mut of_one = |(record, (http_head, body)): &(&WarcRecord, (Bytes, Bytes))| {
+            Some(PayloadDigest::of_known(&record.head, http_head, body, known.next()?))
+        };
+        all.iter().map(|one| one.as_ref().and_then(&mut of_one)).collect()
+    }
+}
+
+/// HTTP head and body of a whole record that has a payload of its own.
+fn payload(record: &WarcRecord) -> Option<(Bytes, Bytes)> {
+    let Block::Whole(block) = &record.block else { return None };
+    match record.kind() {
+        Kind::Response => Some(http_parts(block.clone())),
+        Kind::Resource => Some((Bytes::new(), block.clone())),
+        _ => None,
     }
 }
 
@@ -110,7 +140,7 @@ pub(super) fn http_parts(block: Bytes) -> (Bytes, Bytes) {
 }
 
 /// The SHA-1 of some bytes, one piece after the other.
-pub(super) fn sha1<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> [u8; 20] {
+pub(super) fn sha1<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Sha1Digest {
     let mut hasher = sha1::Sha1::new();
     pieces.into_iter().for_each(|piece| hasher.update(piece));
     hasher.finalize().into()

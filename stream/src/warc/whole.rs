@@ -26,7 +26,7 @@ use super::unpack::{gzip_head_len, is_gzip};
 
 /// Bytes of a buffer: a member that does not fit in gets a larger one.
 const BUFFER_BYTES: usize = 512 << 10;
-/// A buffer with so many bytes is full: what is in it is still in the core's cache when digests are computed.
+/// A buffer with so many bytes is full.
 const FULL_BYTES: usize = 256 << 10;
 /// Longer heads are somebody else's.
 const HEAD_BYTES_MAX: usize = 64 << 10;
@@ -105,6 +105,8 @@ impl WholeMembers {
                 found.push(record(lot, &member, unpacked)?);
             }
         }
+        let digests = PayloadDigest::of_each(found.iter().map(|found| &found.item));
+        found.iter_mut().zip(digests).for_each(|(found, digest)| found.digest = digest);
         alone_if_few(&mut found, lot.bytes.len());
         Some(found)
     }
@@ -176,7 +178,7 @@ fn grow(buffer: &mut Vec<u8>) -> Option<()> {
     Some(())
 }
 
-/// The record that a member is, with its digest.
+/// The record that a member is, still without its digest.
 fn record(lot: &Lot, member: &Unpacked, mut unpacked: Bytes) -> Option<Found> {
     if !unpacked.starts_with(b"WARC/") {
         return None;
@@ -197,11 +199,10 @@ fn record(lot: &Lot, member: &Unpacked, mut unpacked: Bytes) -> Option<Found> {
         head,
         block: Block::Whole(unpacked),
     };
-    let digest = PayloadDigest::of_record(&record);
     let (bytes, stream) = (lot.bytes.slice(member.at..member.end), lot.bytes.slice(member.stream.clone()));
     Some(Found {
         item: Item::Record(record),
-        digest,
+        digest: None,
         member: Some(Member { bytes, stream, block_at, unpacked_bytes, held_bytes: lot.held_bytes }),
     })
 }
