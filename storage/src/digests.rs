@@ -8,10 +8,13 @@
 //!   lane 1  ▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒│▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒     the longest first; who ends makes room for the next
 //! ```
 //!
-//! Four lanes take half the time of one after the other on Zen 3 (`warc --ways SHA-1`), and as long where the instructions are bound by
+//! Four lanes take half the time of one after the other on Zen 3 (benches/RESULTS.md), and as long where the instructions are bound by
 //! throughput. Without these instructions it is the `sha1` crate for each.
 
-#![expect(unsafe_code, reason = "the processor's instructions for SHA-1 have no safe interface")]
+#![cfg_attr(
+    target_arch = "x86_64",
+    expect(unsafe_code, reason = "the processor may not have the instructions")
+)]
 
 use sha1::{Digest, Sha1};
 
@@ -22,15 +25,12 @@ pub type Sha1Digest = [u8; 20];
 #[must_use]
 pub fn sha1_of_each(payloads: &[&[u8]]) -> Vec<Sha1Digest> {
     #[cfg(target_arch = "x86_64")]
-    if payloads.len() > 1 && has_instructions() {
-        return lanes::of_each(payloads);
+    if payloads.len() > 1
+        && let Some(instructions) = lanes::Instructions::found()
+    {
+        return instructions.of_each(payloads);
     }
     payloads.iter().map(|payload| Sha1::digest(payload).into()).collect()
-}
-
-#[cfg(target_arch = "x86_64")]
-fn has_instructions() -> bool {
-    is_x86_feature_detected!("sha") && is_x86_feature_detected!("ssse3") && is_x86_feature_detected!("sse4.1")
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -43,7 +43,7 @@ mod lanes {
 
     use super::Sha1Digest;
 
-    /// More lanes than these have no registers left.
+    /// Two take nearly as short; more than four were not tried.
     const LANES: usize = 4;
     const BLOCK: usize = 64;
     /// Where every SHA-1 begins (FIPS 180-4, 5.3.1).
@@ -59,8 +59,29 @@ mod lanes {
         blocks: &'a [Block],
     }
 
-    /// Only where the processor has the instructions.
-    pub(super) fn of_each(payloads: &[&[u8]]) -> Vec<Sha1Digest> {
+    /// Whoever has this has found that the processor has the instructions.
+    #[derive(Clone, Copy)]
+    pub(super) struct Instructions(());
+
+    impl Instructions {
+        pub(super) fn found() -> Option<Instructions> {
+            let has_them = is_x86_feature_detected!("sha")
+                && is_x86_feature_detected!("ssse3")
+                && is_x86_feature_detected!("sse4.1");
+            has_them.then_some(Instructions(()))
+        }
+
+        pub(super) fn of_each(self, payloads: &[&[u8]]) -> Vec<Sha1Digest> {
+            of_each(self, payloads)
+        }
+
+        fn compress<const N: usize>(self, states: &mut [[u32; 5]; N], lanes: [&[Block]; N], blocks: usize) {
+            // SAFETY: there is such a value only where the processor was found to have the instructions.
+            unsafe { compress(states, lanes, blocks) }
+        }
+    }
+
+    fn of_each(instructions: Instructions, payloads: &[&[u8]]) -> Vec<Sha1Digest> {
         let mut waiting: Vec<usize> = (0..payloads.len()).collect();
         waiting.sort_unstable_by_key(|number| payloads.get(*number).map_or(0, |payload| payload.len()));
         let mut digests = vec![[0; 20]; payloads.len()];
@@ -74,16 +95,16 @@ mod lanes {
             }
             match lanes.as_mut_slice() {
                 [] => return digests,
-                [a, b, c, d] => step([a, b, c, d]),
-                [a, b, ..] => step([a, b]),
-                [a] => step([a]),
+                [a, b, c, d] => step(instructions, [a, b, c, d]),
+                [a, b, ..] => step(instructions, [a, b]),
+                [a] => step(instructions, [a]),
             }
             lanes.retain_mut(|lane| {
                 if !lane.blocks.is_empty() {
                     return true;
                 }
                 let payload = payloads.get(lane.number).copied().unwrap_or_default();
-                let digest = end(lane.state, payload);
+                let digest = end(instructions, lane.state, payload);
                 digests.get_mut(lane.number).into_iter().for_each(|place| *place = digest);
                 false
             });
@@ -91,15 +112,14 @@ mod lanes {
     }
 
     /// As many blocks of each lane as the shortest one has.
-    fn step<const N: usize>(lanes: [&mut Lane<'_>; N]) {
+    fn step<const N: usize>(instructions: Instructions, lanes: [&mut Lane<'_>; N]) {
         let blocks = lanes.iter().map(|lane| lane.blocks.len()).min().unwrap_or(0);
         let mut states = [[0; 5]; N];
         let mut parts: [&[Block]; N] = [&[]; N];
         for ((lane, state), part) in lanes.iter().zip(&mut states).zip(&mut parts) {
             (*state, *part) = (lane.state, lane.blocks.get(..blocks).unwrap_or_default());
         }
-        // SAFETY: `of_each` is only called where the processor has the instructions.
-        unsafe { compress(&mut states, parts, blocks) };
+        instructions.compress(&mut states, parts, blocks);
         for (lane, state) in lanes.into_iter().zip(states) {
             lane.state = state;
             lane.blocks = lane.blocks.get(blocks..).unwrap_or_default();
@@ -107,7 +127,7 @@ mod lanes {
     }
 
     /// The digest of a payload, when its whole blocks are done: the rest, a bit, zeroes, and its length in bits.
-    fn end(state: [u32; 5], payload: &[u8]) -> Sha1Digest {
+    fn end(instructions: Instructions, state: [u32; 5], payload: &[u8]) -> Sha1Digest {
         let rest = payload.as_chunks::<BLOCK>().1;
         let mut blocks = [0u8; 2 * BLOCK];
         let bytes = if rest.len() < BLOCK - 8 { BLOCK } else { 2 * BLOCK };
@@ -116,8 +136,7 @@ mod lanes {
         last.for_each(|(byte, place)| *place = byte);
         blocks.iter_mut().skip(bytes - 8).zip(bits).for_each(|(place, byte)| *place = byte);
         let mut states = [state];
-        // SAFETY: as above.
-        unsafe { compress(&mut states, [blocks.as_chunks().0], bytes / BLOCK) };
+        instructions.compress(&mut states, [blocks.as_chunks().0], bytes / BLOCK);
         let mut digest = [0; 20];
         let words = states.as_flattened().iter().flat_map(|word| word.to_be_bytes());
         digest.iter_mut().zip(words).for_each(|(place, byte)| *place = byte);

@@ -34,6 +34,9 @@ impl Rows {
     /// Calls `each` with every row of `rows`. This is the inner loop of everything: what begins a row ended the last.
     #[expect(clippy::indexing_slicing, reason = "callers pass rows there are; begins are ours and ascend")]
     pub(crate) fn for_rows(&self, rows: std::ops::Range<usize>, mut each: impl FnMut(usize, &[u32])) {
+        if rows.is_empty() {
+            return;
+        }
         let mut begin = self.begins[rows.start] as usize;
         for row in rows {
             let end = self.begins[row + 1] as usize;

@@ -156,6 +156,7 @@ mod tests {
             })
         };
         let tasks: Vec<_> = (0..4).map(adding).collect();
+        drop(told);
         for _ in 0..100 {
             heard.recv().await.unwrap();
         }

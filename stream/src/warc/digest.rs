@@ -46,6 +46,9 @@ impl Declared {
 
     /// Checks a body, as it is and without its chunks: both are in use. Where it holds, the SHA-1 of the bytes that it holds for.
     pub(super) fn check(&self, http_head: &[u8], body: &[u8]) -> Option<Sha1Digest> {
+        if *self == Declared::Other {
+            return None;
+        }
         self.check_known(http_head, body, sha1([body]))
     }
 

@@ -23,8 +23,8 @@ use memchr::memmem;
 
 use super::pool::Pool;
 
-/// Bytes of a lot, at least, if there are as many: with pages of any usual size enough of them for all lanes of their digests.
-const LOT_BYTES: usize = 256 << 10;
+/// Bytes of a lot, at least, if there are as many: two of them fill a buffer, and have enough pages for all lanes of digests.
+const LOT_BYTES: usize = 192 << 10;
 /// Bytes of a lot, at most.
 const LOT_BYTES_MAX: usize = 4 << 20;
 /// Bytes of a buffer that lots are read into, at least.

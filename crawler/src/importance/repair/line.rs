@@ -11,8 +11,10 @@
 
 /// Sweeps from one place to the next.
 const SWEEPS: u32 = 3;
-/// Pages count by what they have; those with less than this part of the mean like that.
+/// Pages count by what they have; those with less than this part of the mean as if they had that.
 const FLOOR: f64 = 1e-2;
+/// A way that is all the last one but for this part says nothing.
+const NEW_MIN: f64 = 1e-8;
 
 /// Where the way began, and where the last one went.
 #[derive(Default)]
@@ -20,6 +22,7 @@ pub(super) struct Line {
     sweeps: u32,
     begin: Option<Begin>,
     last: Option<Way>,
+    rounding: f64,
 }
 
 struct Begin {
@@ -31,8 +34,6 @@ struct Begin {
 struct Way {
     values: Vec<f64>,
     image: Vec<f64>,
-    /// The square of the image's length.
-    length: f64,
 }
 
 impl Line {
@@ -46,7 +47,11 @@ impl Line {
         match &mut self.begin {
             // What a few sweeps settle needs no line.
             None => self.begin_at(values, residual),
-            Some(begin) => begin.go_on(values, residual, &mut self.last),
+            Some(begin) => {
+                // A difference of values is as exact as the values are; the residual is kept as if it were exact.
+                let far = begin.go_on(values, residual, &mut self.last);
+                self.rounding += (1.0 + far.abs()) * f64::EPSILON;
+            }
         }
     }
 
@@ -58,12 +63,18 @@ impl Line {
         self.begin_at(values, residual);
         self.sweeps = 0;
         if let Some(way) = &mut self.last {
-            way.length = 0.0;
-            for ((image, along), value) in way.image.iter_mut().zip(&way.values).zip(values) {
-                *image += change * along;
-                way.length += *image * *image * weight(*value, floor(values.len()));
-            }
+            way.image.iter_mut().zip(&way.values).for_each(|(image, along)| *image += change * along);
         }
+    }
+
+    /// What comes is not on a line with what was.
+    pub(super) fn forget(&mut self) {
+        (self.sweeps, self.begin, self.last) = (0, None, None);
+    }
+
+    /// What rounding may have put between the residual and what it is taken for, of values that add up to 1.
+    pub(super) fn rounding(&self) -> f64 {
+        self.rounding
     }
 
     fn begin_at(&mut self, values: &[f64], residual: &[f64]) {
@@ -72,32 +83,31 @@ impl Line {
 }
 
 impl Begin {
-    fn go_on(&mut self, values: &mut [f64], residual: &mut [f64], last: &mut Option<Way>) {
+    /// Goes to where the residual is least; says how far that is, as a multiple of the way that sweeps went.
+    fn go_on(&mut self, values: &mut [f64], residual: &mut [f64], last: &mut Option<Way>) -> f64 {
         let pages = values.len();
-        let way = last.get_or_insert_with(|| Way {
-            values: vec![0.0; pages],
-            image: vec![0.0; pages],
-            length: 0.0,
-        });
-        let floor = floor(pages);
-        let (mut with_last, mut length, mut along, mut along_last) = (0.0, 0.0, 0.0, 0.0);
+        let way = last.get_or_insert_with(|| Way { values: vec![0.0; pages], image: vec![0.0; pages] });
+        let floor = FLOOR / pages.max(1) as f64;
+        let (mut length, mut length_of_last, mut with_last) = (0.0, 0.0, 0.0);
+        let (mut along, mut along_last) = (0.0, 0.0);
         let places = self.residual.iter().zip(&*residual).zip(&way.image).zip(&self.values);
         for (((before, now), last), value) in places {
-            let (image, weight) = (before - now, weight(*value, floor));
-            with_last += image * last * weight;
+            let (image, weight) = (before - now, 1.0 / (value.max(0.0) + floor));
             length += image * image * weight;
+            length_of_last += last * last * weight;
+            with_last += image * last * weight;
             along += image * before * weight;
             along_last += last * before * weight;
         }
-        // How much of the last way is in this one, and how far it is to where the residual is least.
-        let of_last = if way.length > 0.0 { with_last / way.length } else { 0.0 };
-        way.length = length - of_last * with_last;
-        let far = (along - of_last * along_last) / way.length;
-        if !far.is_finite() || way.length <= 0.0 {
+        // How much of the last way is in this one, and how far it is without that.
+        let of_last = if length_of_last > 0.0 { with_last / length_of_last } else { 0.0 };
+        let new_length = length - of_last * with_last;
+        let far = (along - of_last * along_last) / new_length;
+        if !far.is_finite() || new_length <= NEW_MIN * length {
             *last = None;
             self.values.copy_from_slice(values);
             self.residual.copy_from_slice(residual);
-            return;
+            return 1.0;
         }
         let values = values.iter_mut().zip(&mut self.values).zip(&mut way.values);
         for ((now, before), way) in values {
@@ -111,15 +121,8 @@ impl Begin {
             *before -= far * *image;
             *now = *before;
         }
+        far
     }
-}
-
-fn floor(pages: usize) -> f64 {
-    FLOOR / pages.max(1) as f64
-}
-
-fn weight(value: f64, floor: f64) -> f64 {
-    1.0 / (value.max(0.0) + floor)
 }
 
 #[cfg(test)]

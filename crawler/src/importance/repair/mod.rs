@@ -1,7 +1,7 @@
 //! An exact vector kept exact while links change: only what a batch of changes touches is computed again.
 //!
 //! Importance y solves (λ − c·M)·y = (1−c)·E, λ = 1/r (or 1 where what pages without links have is spread, and y is scaled at the end).
-//! When links of some pages change, the *residual* F = (1−c)·E − (λ − c·M)·y is no longer 0, but only at pages that gained or lost a link.
+//! When links of some pages change, the *residual* F = (1−c)·E − (λ − c·M)·y is no longer 0, but only at pages that these link or linked to.
 //! [`Residual`] passes it on until little is left. What is left stays where it is for the next batch, so that what repairs leave does not
 //! add up.
 //!
@@ -16,6 +16,8 @@
 mod line;
 mod residual;
 
+use std::collections::HashSet;
+
 use self::line::Line;
 use self::residual::{Pass, Residual};
 use super::graph::{Graph, share};
@@ -26,7 +28,11 @@ use super::{FixedPoint, ImportanceError, Method, Personalisation, Settings, impo
 const STAGE: f64 = 0.02;
 /// Corrections after which something is wrong.
 const CORRECTIONS_MAX: u32 = 50;
-/// z is found to within this part of itself: what it lacks is of second order.
+/// A vector of so many times the pages it was computed for is computed again: what z says of the new ones is only a guess.
+const GROWTH_MAX: f64 = 1.25;
+/// Rounding may hide so much of what is asked for.
+const ROUNDING_MAX: f64 = 0.1;
+/// z is found to about this part of itself: what it lacks is of second order.
 const SENSITIVITY_EPSILON: f64 = 1e-4;
 
 /// What a repair took.
@@ -36,7 +42,7 @@ pub struct Repaired {
     pub pages: u64,
     /// Links that it was passed on along.
     pub links: u64,
-    /// Scans of all links beside that: of power iteration, where it was that in the end.
+    /// Scans of all links beside that: to see what is left over, or of power iteration, where it was that in the end.
     pub scans: u32,
     /// Sweeps.
     pub sweeps: u32,
@@ -73,10 +79,14 @@ pub struct Exact {
     sensitivity: Vec<f64>,
     /// w, where there is z.
     image: Vec<f64>,
+    /// How many pages there were when z was found.
+    computed_pages: usize,
+    /// What rounding may have put between F and what it is, since it was last computed from all links.
+    rounding: f64,
 }
 
 impl Exact {
-    /// From importance as it was computed. Where r is in every step this takes as long as a few dozen rounds.
+    /// From importance as it was computed. Where r is in every step this takes about as long as computing it did.
     ///
     /// # Errors
     /// When a setting is out of its range, or `importance` is not of these pages.
@@ -108,14 +118,24 @@ impl Exact {
                 image = image_of(graph, &sensitivity, lambda, c);
             }
         }
-        let mut left = image_of(graph, &values, lambda, c);
-        for (page, left) in left.iter_mut().enumerate() {
-            *left = (1.0 - c) * e.share(page) - *left;
-        }
+        let left = residual_of(graph, e, &values, lambda, c);
         let to_self = (0..graph.pages()).map(|page| links_to_self(graph, page as u32)).collect();
         let (residual, e) = (Residual::new(left, graph), e.clone());
         let (damping, fixed_point) = (c, settings.fixed_point);
-        Ok(Self { damping, fixed_point, e, values, lambda, residual, to_self, sensitivity, image })
+        let (computed_pages, rounding) = (graph.pages(), 0.0);
+        Ok(Self {
+            damping,
+            fixed_point,
+            e,
+            values,
+            lambda,
+            residual,
+            to_self,
+            sensitivity,
+            image,
+            computed_pages,
+            rounding,
+        })
     }
 
     /// The importance of every page.
@@ -127,6 +147,7 @@ impl Exact {
 
     /// Brings the vector to the fixed point of `graph`, which differs from the graph before in the links of the pages of `before`, and in
     /// pages beyond the last there was, which `before` need not name. E of these is what it is of the others where it is uniform, else 0.
+    /// Of a page that is named twice the first counts: `before` is what was before all of the batch.
     ///
     /// # Errors
     /// When a setting is out of its range, the graph has fewer pages than before, or a changed page is none.
@@ -146,9 +167,17 @@ impl Exact {
             return Err(ImportanceError::Page { page: u64::from(beyond), pages: pages as u64 });
         }
         self.grow(graph);
-        before.iter().filter(|one| (one.page as usize) < known).for_each(|one| self.change(graph, one));
+        let mut changed = HashSet::new();
+        for one in before {
+            if (one.page as usize) < known && changed.insert(one.page) {
+                self.change(graph, one);
+            }
+        }
         self.residual.count(graph);
         let (mut done, mut line) = (Repaired::default(), Line::default());
+        if pages as f64 > GROWTH_MAX * self.computed_pages as f64 {
+            return self.compute_again(graph, settings, done);
+        }
         for _ in 0..CORRECTIONS_MAX {
             let (norm, comes_to) = self.measures();
             let goal = 0.75 * settings.epsilon * norm / comes_to;
@@ -164,7 +193,14 @@ impl Exact {
             let off = self.values.iter().sum::<f64>() + coming - 1.0;
             let settled = last || off.abs() <= 0.25 * settings.epsilon;
             if settled && self.residual.sum() <= goal {
-                return Ok(done);
+                let rounding = self.rounding + line.rounding();
+                if rounding <= ROUNDING_MAX * goal {
+                    self.rounding = rounding;
+                    return Ok(done);
+                }
+                self.look_again(graph);
+                (done.scans, line) = (done.scans + 1, Line::default());
+                continue;
             }
             if !settled {
                 let change = self.correct(off);
@@ -176,7 +212,7 @@ impl Exact {
     }
 
     /// What y is measured by (it adds up to 1, or is what it is), and what a residual comes to, as a multiple, when it is passed on: where λ
-    /// is not 1, as much as one in the proportion of y does.
+    /// is not 1, as much as one in the proportion of y did when z was found.
     fn measures(&self) -> (f64, f64) {
         match self.fixed_point {
             FixedPoint::Renormalised => (1.0, self.sensitivity.iter().sum()),
@@ -240,6 +276,16 @@ impl Exact {
         change
     }
 
+    /// F and w from all links, as exactly as that goes.
+    fn look_again(&mut self, graph: &Graph) {
+        let (lambda, c) = (self.lambda, self.damping);
+        self.residual = Residual::new(residual_of(graph, &self.e, &self.values, lambda, c), graph);
+        if !self.sensitivity.is_empty() {
+            self.image = image_of(graph, &self.sensitivity, lambda, c);
+        }
+        self.rounding = 0.0;
+    }
+
     /// Power iteration from what there is.
     fn compute_again(
         &mut self,
@@ -259,6 +305,14 @@ impl Exact {
 
 fn links_to_self(graph: &Graph, page: u32) -> bool {
     graph.links_of(page).binary_search(&page).is_ok()
+}
+
+/// (1−c)·E − (λ − c·M)·y.
+fn residual_of(graph: &Graph, e: &Personalisation, values: &[f64], lambda: f64, c: f64) -> Vec<f64> {
+    let mut left = image_of(graph, values, lambda, c);
+    let of_page = left.iter_mut().enumerate();
+    of_page.for_each(|(page, left)| *left = (1.0 - c) * e.share(page) - *left);
+    left
 }
 
 /// (λ − c·M)·v.

@@ -104,21 +104,30 @@ impl Residual {
     ) -> bool {
         let most = 4.0 * self.sum;
         while self.sum > target {
-            if done.sweeps >= SWEEPS_MAX || self.sum > most {
+            if done.sweeps >= SWEEPS_MAX || self.sum > most || !self.sum.is_finite() {
                 return false;
             }
-            self.sweep(pass, values, done);
+            if !self.sweep(pass, LOOKED_AT, values, done) {
+                // All there is lies at pages with many links.
+                self.sweep(pass, 0.0, values, done);
+            }
             done.sweeps += 1;
-            line.swept(values, &mut self.of_page);
+            if pass.lambda > pass.damping {
+                line.swept(values, &mut self.of_page);
+            } else {
+                // Sweeps may not lead to the solution, and a line would find one with values below 0.
+                line.forget();
+            }
             self.count(pass.graph);
         }
         true
     }
 
+    /// Goes over all pages once; says whether any had enough to pass on.
     #[expect(clippy::indexing_slicing, reason = "rows name pages there are; all have a value a page")]
-    fn sweep(&mut self, pass: &Pass<'_>, values: &mut [f64], done: &mut Repaired) {
-        let (c, lambda) = (pass.damping, pass.lambda);
-        let least = LOOKED_AT * self.sum / self.cost;
+    fn sweep(&mut self, pass: &Pass<'_>, looked_at: f64, values: &mut [f64], done: &mut Repaired) -> bool {
+        let (c, lambda, before) = (pass.damping, pass.lambda, done.pages);
+        let least = looked_at * self.sum / self.cost;
         let least_of_any = least * PAGE_COST;
         let of_page = &mut self.of_page;
         for page in 0..of_page.len() {
@@ -147,5 +156,6 @@ impl Residual {
             done.pages += 1;
             done.links += links.len() as u64;
         }
+        done.pages > before
     }
 }

@@ -128,6 +128,68 @@ fn a_repair_that_small_steps_do_not_reach_computes_again() {
     assert!(off < 1e-8, "{off:e}, {done:?}");
 }
 
+/// Where λ is below c, sweeps lead nowhere, and a line through them to a solution with values below 0: that must not be taken for one.
+#[test]
+fn a_repair_does_not_end_with_values_below_nothing() {
+    let mut links: Vec<(u32, u32)> =
+        (0..700).filter(|page| page % 7 != 6).map(|page| (page, page + 1)).collect();
+    let (old, e) = (graph(700, &links), Personalisation::uniform(700));
+    let settings = Settings { epsilon: 1e-9, ..Settings::default() };
+    let known = importance(&old, &e, None, Method::Power, &settings).unwrap().values;
+    let mut exact = Exact::new(&old, &e, &known, &settings).unwrap();
+    links.push((6, 6));
+    let new = graph(700, &links);
+    let done = exact.repair(&new, &[Before { page: 6, links: Vec::new() }], &settings).unwrap();
+    let expected = importance(&new, &e, None, Method::Power, &settings).unwrap().values;
+    let off = distance(&exact.importance(), &expected);
+    assert!(off < 1e-7 && expected[6] > 0.2, "{off:e}, {done:?}");
+}
+
+/// Batch after batch the residual that is kept stays what is left over; pages that are named twice, a hub that alone has something to pass
+/// on, more new pages than old ones, and no pages at all make no difference.
+#[test]
+fn a_repair_keeps_what_is_left_over_for_the_next() {
+    let (pages, seed) = (900u32, 57u64);
+    let mut random = crate::random::Random::new(seed);
+    let mut below = move |below: u32| (random.fraction() * f64::from(below)) as u32;
+    let mut rows: Vec<Vec<u32>> =
+        (0..pages).map(|page| (0..page % 5).map(|_| below(pages)).collect()).collect();
+    rows[17] = (0..pages).collect();
+    let built = |rows: &[Vec<u32>], pages: u32| {
+        let links: Vec<(u32, u32)> =
+            (0u32..).zip(rows).flat_map(|(page, row)| row.iter().map(move |link| (page, *link))).collect();
+        graph(pages as usize, &links)
+    };
+    let e = Personalisation::uniform(pages as usize);
+    for fixed_point in [FixedPoint::Renormalised, FixedPoint::Spread] {
+        let settings = Settings { fixed_point, epsilon: 1e-12, ..Settings::default() };
+        let solve = |graph: &Graph| {
+            let e = Personalisation::uniform(graph.pages());
+            importance(graph, &e, None, Method::GaussSeidel, &settings).unwrap().values
+        };
+        let mut old = built(&rows, pages);
+        let mut exact = Exact::new(&old, &e, &solve(&old), &settings).unwrap();
+        for batch in 0..60 {
+            let page = [17, below(pages)][batch % 2];
+            rows[page as usize] = (0..below(pages) / (1 + page)).map(|_| below(pages)).collect();
+            let new = built(&rows, pages);
+            let one = Before { page, links: old.links_of(page).to_vec() };
+            exact.repair(&new, &[one, Before { page, links: vec![3, 4] }], &settings).unwrap();
+            old = new;
+        }
+        let off = distance(&exact.importance(), &solve(&old));
+        assert!(off < 1e-11, "seed {seed}, {fixed_point:?}: {off:e}");
+        let larger = built(&rows, 2 * pages);
+        assert!(exact.repair(&larger, &[], &settings).unwrap().again, "z is of half the pages");
+        let off = distance(&exact.importance(), &solve(&larger));
+        assert!(off < 1e-11, "seed {seed}, {fixed_point:?}, grown: {off:e}");
+    }
+    let (none, e, settings) = (Graph::default(), Personalisation::uniform(0), Settings::default());
+    let mut exact = Exact::new(&none, &e, &[], &settings).unwrap();
+    exact.repair(&none, &[], &settings).unwrap();
+    assert!(exact.importance().is_empty());
+}
+
 /// On a web that changes, the adaptive window is near the exact vector before the change like a long window, and after it like a short one.
 #[test]
 fn an_adaptive_window_is_long_on_a_calm_web_and_short_after_a_change() {

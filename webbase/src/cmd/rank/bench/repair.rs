@@ -2,7 +2,7 @@
 //!
 //! One link in ten thousand leads somewhere else. From the graph after that: importance from scratch, from the vector before (a warm
 //! start), and by repairing that vector; each on one thread, and each with its distance (L1) to the fixed point, found to a hundredth of
-//! the accuracy asked for.
+//! the accuracy asked for. Compared are repairs that come at least as near as who they are compared with.
 
 use std::fs::File;
 use std::io::Read;
@@ -19,6 +19,8 @@ use super::web::{self, LINKS, Random};
 
 /// One link in so many changes.
 const CHANGED: usize = 10_000;
+/// What fewer pages take is short enough to be taken several times.
+const SMALL_PAGES: usize = 1_000_000;
 
 /// Repairs on a random graph, and on the graph of a file where there is one.
 pub(super) fn repairs(pages: u32, file: Option<&Path>) -> Result<()> {
@@ -77,9 +79,24 @@ fn changed(graph: &Graph) -> Result<(Graph, Vec<Before>)> {
     Ok((builder.build(Some(graph.pages()))?, before))
 }
 
+/// The shortest of so many times, and what came out: a machine is never quiet all the time.
+fn best<T, E>(times: usize, mut of: impl FnMut() -> Result<T, E>) -> Result<(f64, T), E> {
+    let timed = |of: &mut dyn FnMut() -> Result<T, E>| {
+        let begun = Instant::now();
+        of().map(|found| (begun.elapsed().as_secs_f64(), found))
+    };
+    let mut best = timed(&mut of)?;
+    for _ in 1..times {
+        let (seconds, found) = timed(&mut of)?;
+        best = (best.0.min(seconds), found);
+    }
+    Ok(best)
+}
+
 fn repair(name: &str, old: &Graph) -> Result<()> {
     let (new, before) = changed(old)?;
-    println!("\nrepair: {name}; 1 link in {CHANGED} changed, of {} pages", before.len());
+    let times = if old.pages() < SMALL_PAGES { 5 } else { 1 };
+    println!("\nrepair: {name}; 1 link in {CHANGED} changed, of {} pages; the best of {times}", before.len());
     println!(
         "  {:>7} {:>26} {:>9} {:>7} {:>14} {:>9}",
         "epsilon", "", "s", "scans", "million links", "off (L1)"
@@ -94,42 +111,47 @@ fn repair(name: &str, old: &Graph) -> Result<()> {
         let known = truth(old, None)?;
         let expected = truth(&new, Some(&known))?;
         let off = |values: &[f64]| -> f64 { values.iter().zip(&expected).map(|(a, b)| (a - b).abs()).sum() };
-        let row = |what: &str, seconds: f64, scans: u32, links: f64, values: &[f64]| {
-            let off = off(values);
+        let row = |what: &str, seconds: f64, scans: u32, links: f64, off: f64| {
             println!(
                 "  {epsilon:>7.0e} {what:>26} {seconds:>9.3} {scans:>7} {:>14.1} {off:>9.1e}",
                 links / 1e6
             );
         };
-        let mut times = Vec::new();
+        let mut others = Vec::new();
         for (start, from) in [(None, "from scratch"), (Some(&*known), "warm start")] {
             for (method, by) in [(Method::Power, "power"), (Method::GaussSeidel, "Gauss-Seidel")] {
-                let begun = Instant::now();
-                let found = importance(&new, &e, start, method, &settings)?;
-                let seconds = begun.elapsed().as_secs_f64();
-                let links = f64::from(found.rounds) * new.links() as f64;
-                row(&format!("{from}, {by}"), seconds, found.rounds, links, &found.values);
-                times.push(seconds);
+                let (seconds, found) = best(times, || importance(&new, &e, start, method, &settings))?;
+                let (what, off) = (format!("{from}, {by}"), off(&found.values));
+                row(&what, seconds, found.rounds, f64::from(found.rounds) * new.links() as f64, off);
+                others.push((what, seconds, off));
             }
         }
         let begun = Instant::now();
         let ready = Exact::new(old, &e, &known, &settings)?;
         let made_ready = begun.elapsed().as_secs_f64();
-        // The measure that stops bounds what it is off by, more or less tightly: so once more, to be as near as whoever is nearest.
-        for (part, what) in [(1.0, "repair"), (0.1, "repair, to a tenth of it")] {
-            let (mut exact, settings) = (ready.clone(), Settings { epsilon: epsilon * part, ..settings });
-            let begun = Instant::now();
-            let done = exact.repair(&new, &before, &settings)?;
-            let seconds = begun.elapsed().as_secs_f64();
+        // The measure that stops bounds what it is off by, more or less tightly: so in parts of it, to be as near as each of the others.
+        let mut repairs = Vec::new();
+        for part in [1.0, 0.5, 0.25, 0.1] {
+            let settings = Settings { epsilon: epsilon * part, ..settings };
+            let mut copies = vec![ready.clone(); times];
+            let mut exact = ready.clone();
+            let (seconds, done) = best(times, || {
+                exact = copies.pop().unwrap_or_else(|| ready.clone());
+                exact.repair(&new, &before, &settings)
+            })?;
             let links = done.links as f64 + f64::from(done.scans) * new.links() as f64;
-            row(what, seconds, done.scans, links, &exact.importance());
-            let ratio: Vec<String> = times.iter().map(|time| format!("{:.1}", time / seconds)).collect();
-            println!(
-                "          {} times as fast as these, in {} sweeps{}",
-                ratio.join(", "),
-                done.sweeps,
-                if done.again { " and power iteration" } else { "" }
-            );
+            let off = off(&exact.importance());
+            row(&format!("repair, to {part} of epsilon"), seconds, done.scans, links, off);
+            repairs.push((seconds, off));
+            if done.again {
+                println!("          by power iteration in the end");
+            }
+        }
+        for (what, seconds, off) in others {
+            // The first that is as near; what has to be nearer takes longer.
+            if let Some((repair, _)) = repairs.iter().find(|(_, repair_off)| *repair_off <= off) {
+                println!("          {:.1} times as fast as {what}, and as near", seconds / repair);
+            }
         }
         println!("          made ready for repairs in {made_ready:.3} s");
     }
