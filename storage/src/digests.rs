@@ -146,6 +146,7 @@ mod lanes {
     /// Takes the first `blocks` of each lane into its state. FIPS 180-4, 6.1.2, four rounds an instruction.
     #[target_feature(enable = "sha,ssse3,sse4.1")]
     #[expect(clippy::indexing_slicing, reason = "arrays of N and 4; blocks of 64 bytes")]
+    #[expect(clippy::needless_range_loop, reason = "the same place of several arrays")]
     fn compress<const N: usize>(states: &mut [[u32; 5]; N], lanes: [&[Block]; N], blocks: usize) {
         // Words are big-endian, and the first one is the highest.
         let turned = _mm_set_epi64x(0x0001_0203_0405_0607, 0x0809_0a0b_0c0d_0e0f);
