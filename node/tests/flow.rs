@@ -17,7 +17,7 @@ use proptest::prelude::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use webbase_node::wire::frame::{BATCH, END, Header, Kind, RECORDS};
-use webbase_node::wire::message::{self, BatchAnswer, Code, Form, Hello, Request, StreamOrder};
+use webbase_node::wire::message::{self, BatchAnswer, Code, Form, Hello, Request, StreamOrder, VERSION};
 use webbase_node::wire::pages::write_page;
 use webbase_node::wire::ranges::RangeSet;
 use webbase_node::{Client, ClientSettings, NodeError, Retry, Settings, StreamRequest};
@@ -40,7 +40,7 @@ fn cost(header: &Header) -> u64 {
 /// Plays a client that gives credit as a list says, and checks that the server never sends more than it has.
 async fn read_under_credit(node: &Node, first: u32, grants: &[u32]) -> usize {
     let mut raw = Raw::connect(node.address()).await;
-    raw.send(&hello_frame(1, 1, &Hello { credit_bytes: first, ..hello() })).await;
+    raw.send(&hello_frame(VERSION, VERSION, &Hello { credit_bytes: first, ..hello() })).await;
     raw.next().await.expect("a welcome");
     raw.send(&open_frame(1, true, &stream_request())).await;
     let mut credit = u64::from(first);
@@ -130,7 +130,7 @@ async fn a_multi_lookup_is_made_as_it_is_read() {
     node.fill(0..300, 100_000);
     let keys = (0..300).map(|n| common::key().page_key(&url(n)).unwrap().into()).collect();
     let mut raw = Raw::connect(node.address()).await;
-    raw.send(&hello_frame(1, 1, &Hello { credit_bytes: 512 << 10, ..hello() })).await;
+    raw.send(&hello_frame(VERSION, VERSION, &Hello { credit_bytes: 512 << 10, ..hello() })).await;
     raw.next().await.expect("a welcome");
     raw.send(&open_frame(1, true, &Request::LookupMany { generation: 0, keys })).await;
     let (mut bytes, mut ended) = (0, false);
@@ -384,7 +384,8 @@ async fn records_damaged_on_their_way_are_never_delivered() {
     let (mut cut, mut whole) = (0, 0);
     for flip_at in (0..45_000).step_by(997) {
         let address = meddler(node.address(), flip_at).await;
-        let settings = ClientSettings { answer: Duration::from_secs(2), ..ClientSettings::default() };
+        let settings =
+            ClientSettings { answer: Duration::from_secs(2), door: false, ..ClientSettings::default() };
         let Ok(client) = Client::connect(address, settings).await else {
             cut += 1;
             continue;
@@ -431,7 +432,8 @@ async fn an_answer_that_never_comes_is_given_up() {
         near.write_all(&some[..n]).await.unwrap();
         tokio::time::sleep(mute).await;
     });
-    let mut settings = ClientSettings { connect: Duration::from_secs(900), ..ClientSettings::default() };
+    let mut settings =
+        ClientSettings { connect: Duration::from_secs(900), door: false, ..ClientSettings::default() };
     settings.limits.dead_after = Duration::from_secs(1800);
     settings.answer = Duration::from_secs(7);
     let client = Client::connect(address, settings).await.unwrap();

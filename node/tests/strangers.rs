@@ -15,7 +15,7 @@ use std::time::Duration;
 use common::{Node, Raw, frame, hello, hello_frame, open_frame, url};
 use tokio::io::AsyncWriteExt;
 use webbase_node::wire::frame::{DATA_BYTES, END, HEADER_BYTES, Header, Kind, check};
-use webbase_node::wire::message::{self, Code, Form, Hello, Key, Request, StreamOrder};
+use webbase_node::wire::message::{self, Code, Form, Hello, Key, Request, StreamOrder, VERSION};
 use webbase_node::wire::ranges::RangeSet;
 use webbase_node::{Client, ClientSettings, Limits, NodeError, Settings, Token};
 use webbase_storage::{Compression, Organization, PageKey};
@@ -43,7 +43,7 @@ async fn rubbish_gets_one_error_and_nobody_else_notices() {
         ("data before the handshake", header_with(4, 0, 1, 1 << 20)),
         ("a huge hello", header_with(1, 0, 0, u32::MAX)),
         ("a hello without magic", frame(Header::new(Kind::Hello, 0, 4), b"WHAT")),
-        ("a hello cut short", frame(Header::new(Kind::Hello, 0, 8), b"WBNP\x01\0\x01\0")),
+        ("a hello cut short", frame(Header::new(Kind::Hello, 0, 8), b"WBNP\x02\0\x02\0")),
     ];
     for (what, bytes) in strangers {
         let mut raw = Raw::connect(node.address()).await;
@@ -70,7 +70,7 @@ async fn rubbish_after_the_handshake_is_cut_off_too() {
         ("data that is too long", header_with(4, 0, 1, (1 << 20) + 1)),
         ("a payload with a wrong check", damaged),
         ("a call without a number", open_frame(0, true, &Request::Ping)),
-        ("a second hello", hello_frame(1, 1, &hello())),
+        ("a second hello", hello_frame(VERSION, VERSION, &hello())),
         ("a goodbye from a client", header_with(10, 0, 0, 0)),
         ("a call opened twice", [add.clone(), add.clone()].concat()),
         (
@@ -99,7 +99,7 @@ async fn data_beyond_the_credit_is_a_violation() {
     let node = Node::with(Organization::Log, Compression::None, settings).await;
     node.fill(0..100, 20_000);
     let mut raw = Raw::connect(node.address()).await;
-    raw.send(&hello_frame(1, 1, &Hello { credit_bytes: 512 << 10, ..hello() })).await;
+    raw.send(&hello_frame(VERSION, VERSION, &Hello { credit_bytes: 512 << 10, ..hello() })).await;
     assert_eq!(raw.next().await.unwrap().0.kind, Kind::Welcome);
     // A stream takes no data, and this one waits for credit: what is sent to it stays.
     let stream = Request::Stream {
@@ -127,7 +127,7 @@ async fn a_conversation_cut_at_every_byte_harms_nobody() {
     let one = common::page("http://cut.example/", b"half");
     webbase_node::wire::pages::write_page(&one, &mut page).unwrap();
     let conversation = [
-        hello_frame(1, 1, &hello()),
+        hello_frame(VERSION, VERSION, &hello()),
         open_frame(1, true, &Request::Lookup { generation: 0, key }),
         open_frame(2, false, &Request::Add { form: Form::Pages }),
         frame(Header::new(Kind::Data, 2, page.len()), &page),
@@ -153,7 +153,7 @@ async fn frames_may_come_byte_by_byte() {
     let key = Key::from(node.store.keys().unwrap()[3]);
     let mut raw = Raw::connect(node.address()).await;
     raw.socket.set_nodelay(true).unwrap();
-    let mut bytes = hello_frame(1, 1, &hello());
+    let mut bytes = hello_frame(VERSION, VERSION, &hello());
     bytes.extend(open_frame(5, true, &Request::Lookup { generation: 0, key }));
     for byte in bytes {
         raw.send(&[byte]).await;
@@ -172,13 +172,16 @@ async fn versions_repositories_and_tokens_are_checked() {
     let node = Node::with(Organization::Log, Compression::None, settings).await;
     let good = Hello { token: Some([5; 32]), ..hello() };
     for (bytes, code) in [
-        (hello_frame(2, 9, &good), Code::Version),
-        (hello_frame(0, 0, &good), Code::Version),
-        (hello_frame(1, 1, &hello()), Code::Token),
-        (hello_frame(1, 1, &Hello { token: Some([6; 32]), ..hello() }), Code::Token),
-        (hello_frame(1, 1, &Hello { repository: Some("another".into()), ..good.clone() }), Code::Repository),
-        (hello_frame(1, 1, &Hello { known: vec![1; 65], ..good.clone() }), Code::Protocol),
-        (hello_frame(1, 1, &Hello { credit_bytes: 10, ..good.clone() }), Code::Protocol),
+        (hello_frame(VERSION + 1, 9, &good), Code::Version),
+        (hello_frame(VERSION - 1, VERSION - 1, &good), Code::Version),
+        (hello_frame(VERSION, VERSION, &hello()), Code::Token),
+        (hello_frame(VERSION, VERSION, &Hello { token: Some([6; 32]), ..hello() }), Code::Token),
+        (
+            hello_frame(VERSION, VERSION, &Hello { repository: Some("another".into()), ..good.clone() }),
+            Code::Repository,
+        ),
+        (hello_frame(VERSION, VERSION, &Hello { known: vec![1; 65], ..good.clone() }), Code::Protocol),
+        (hello_frame(VERSION, VERSION, &Hello { credit_bytes: 10, ..good.clone() }), Code::Protocol),
     ] {
         let mut raw = Raw::connect(node.address()).await;
         raw.send(&bytes).await;
@@ -186,7 +189,7 @@ async fn versions_repositories_and_tokens_are_checked() {
     }
     // A client that can speak more than we do is welcome.
     let mut raw = Raw::connect(node.address()).await;
-    raw.send(&hello_frame(1, 9, &good)).await;
+    raw.send(&hello_frame(VERSION, 9, &good)).await;
     assert_eq!(raw.next().await.unwrap().0.kind, Kind::Welcome);
 
     let right = ClientSettings {
@@ -221,7 +224,7 @@ async fn half_open_and_silent_connections_end() {
     let settings = Settings { limits, ..Settings::default() };
     let node = Node::with(Organization::Log, Compression::None, settings).await;
     let mut half = Raw::connect(node.address()).await;
-    half.send(&hello_frame(1, 1, &hello())[..9]).await;
+    half.send(&hello_frame(VERSION, VERSION, &hello())[..9]).await;
     assert!(half.next().await.is_none(), "a handshake that is never done");
 
     let mut silent = Raw::greeted(node.address()).await;

@@ -1,7 +1,8 @@
 //! Many clients of one stream over a store that is not cached: what the disk reads, and what is delivered, when they share a
 //! scan and when each has its own; beside it, as many bytes through plain loopback connections, touched by who reads them, or
 //! checked as a client checks records. Those come out of one small buffer that never leaves the processor's cache; pages don't, so
-//! the limit for pages is loopback whose bytes are as many as theirs, sent to everybody and checked.
+//! the limit for pages is loopback whose bytes are as many as theirs, sent to everybody and checked; and the same through Unix sockets, which is what
+//! clients on the node's machine have.
 //!
 //! `multicast [--megabytes N] [--clients N] [--rounds N] [--dir DIR] [--holds CREDIT:QUEUE,…] [--only shared]`: one read node (log, bodies as they are, read with O_DIRECT),
 //! node and clients in this process. Bytes read are those of `/proc/self/io`. Pages are random bytes, so they take the room they
@@ -10,6 +11,7 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -76,7 +78,7 @@ fn main() {
         return;
     }
     let (mut disk, mut delivered, mut of_loopback) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut of_checked, mut of_limit) = (Vec::new(), Vec::new());
+    let (mut of_checked, mut of_limit, mut of_unix) = (Vec::new(), Vec::new(), Vec::new());
     let (small, pages) = (vec![7_u8; WRITE_BYTES], vec![7_u8; megabytes * 1_000_000]);
     for round in 1..=rounds {
         let usual = ClusterSettings::default();
@@ -84,9 +86,10 @@ fn main() {
         let separate = ours.block_on(stream(&cluster, clients, false, &usual));
         let shared = ours.block_on(stream(&cluster, clients, true, &usual));
         let each = shared.delivered_bytes / clients as u64;
-        let raw = loopback(clients, each, &small, touch);
-        let checked = loopback(clients, each, &small, crc64);
-        let limit = loopback(clients, each, &pages, crc64);
+        let raw = loopback(tcp, clients, each, &small, touch);
+        let checked = loopback(tcp, clients, each, &small, crc64);
+        let limit = loopback(tcp, clients, each, &pages, crc64);
+        let limit_unix = loopback(unix, clients, each, &pages, crc64);
         for (way, m) in [
             ("one client", one),
             ("separate scans", separate),
@@ -94,6 +97,7 @@ fn main() {
             ("plain loopback", raw),
             ("loopback, checked", checked),
             ("loopback, as many bytes, checked", limit),
+            ("Unix sockets, as many bytes, checked", limit_unix),
         ] {
             let (read, sent) = (m.read_bytes as f64 / 1e6, m.delivered_bytes as f64 / 1e6);
             println!(
@@ -118,6 +122,7 @@ fn main() {
         of_loopback.push(shared.rate() / raw.rate());
         of_checked.push(shared.rate() / checked.rate());
         of_limit.push(shared.rate() / limit.rate());
+        of_unix.push(shared.rate() / limit_unix.rate());
     }
     println!(
         "\n{clients} clients, {megabytes} MB of pages, {rounds} rounds, medians of ratios inside a round:"
@@ -127,6 +132,10 @@ fn main() {
     println!("delivered, of plain loopback: {:.2}", median(of_loopback.into_iter()));
     println!("delivered, of loopback with the check: {:.2}", median(of_checked.into_iter()));
     println!("delivered, of loopback with as many bytes and the check: {:.2}", median(of_limit.into_iter()));
+    println!(
+        "delivered, of Unix sockets with as many bytes and the check: {:.2}",
+        median(of_unix.into_iter())
+    );
 }
 
 async fn fill(cluster: &TestCluster, megabytes: usize) {
@@ -196,19 +205,38 @@ async fn stream(cluster: &TestCluster, clients: usize, shared: bool, settings: &
     Measured { read_bytes: read_bytes() - before, delivered_bytes, seconds, cpu_s }
 }
 
+/// Two ends of a connection.
+type Ends = (Box<dyn Write + Send>, Box<dyn Read + Send>);
+
+fn tcp() -> Ends {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let far = TcpStream::connect(listener.local_addr().expect("an address")).expect("a connection");
+    (Box::new(listener.accept().expect("a connection").0), Box::new(far))
+}
+
+fn unix() -> Ends {
+    let (near, far) = UnixStream::pair().expect("a pair of sockets");
+    rustix::net::sockopt::set_socket_send_buffer_size(&near, 2 << 20).expect("a size");
+    (Box::new(near), Box::new(far))
+}
+
 /// As many connections, as many bytes through each, written from memory from its first byte to its last and again, read and looked at.
-fn loopback(connections: usize, bytes: u64, memory: &[u8], look: fn(&[u8]) -> u64) -> Measured {
+fn loopback(
+    connect: fn() -> Ends,
+    connections: usize,
+    bytes: u64,
+    memory: &[u8],
+    look: fn(&[u8]) -> u64,
+) -> Measured {
     let (began, cpu) = (Instant::now(), cpu_s());
     std::thread::scope(|scope| {
         for _ in 0..connections {
-            let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-            let address = listener.local_addr().expect("an address");
+            let (mut near, mut far) = connect();
             scope.spawn(move || {
-                let (mut socket, _) = listener.accept().expect("a connection");
                 let mut left = bytes as usize;
                 for piece in memory.chunks(WRITE_BYTES).cycle() {
                     let piece = &piece[..piece.len().min(left)];
-                    socket.write_all(piece).expect("a write");
+                    near.write_all(piece).expect("a write");
                     left -= piece.len();
                     if left == 0 {
                         break;
@@ -216,10 +244,9 @@ fn loopback(connections: usize, bytes: u64, memory: &[u8], look: fn(&[u8]) -> u6
                 }
             });
             scope.spawn(move || {
-                let mut socket = TcpStream::connect(address).expect("a connection");
                 let (mut buffer, mut left) = (vec![0_u8; WRITE_BYTES], bytes);
                 while left > 0 {
-                    let n = socket.read(&mut buffer).expect("a read");
+                    let n = far.read(&mut buffer).expect("a read");
                     std::hint::black_box(look(&buffer[..n]));
                     left -= n as u64;
                 }

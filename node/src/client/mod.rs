@@ -24,10 +24,11 @@ pub use self::read::{Listing, PageReader, Select, StreamRequest};
 use crate::control::Control;
 use crate::error::{NodeError, Result};
 use crate::security::Token;
+use crate::wire::door::knock;
 use crate::wire::driver::{AcceptNone, Driver};
 use crate::wire::frame::RECORDS;
 use crate::wire::handshake;
-use crate::wire::link::Socket;
+use crate::wire::link::{Input, Socket};
 use crate::wire::message::{
     self, CompactAnswer, Figures, Form, Hello, KEYS_MAX, Key, Missing, Request, UrlsHead, VerifyAnswer,
     Welcome,
@@ -46,6 +47,9 @@ pub struct ClientSettings {
     /// What servers are trusted; without it the connection is not encrypted.
     #[cfg(feature = "tls")]
     pub tls: Option<crate::security::ClientTls>,
+    /// Whether a server on the same machine, without TLS, is reached by its Unix socket, which costs less. Not where something that relays
+    /// the bytes is to see them.
+    pub door: bool,
     /// The repository expected there, by its key's fingerprint; a server of another one refuses.
     pub repository: Option<String>,
     /// Until the connection stands.
@@ -67,6 +71,7 @@ impl Default for ClientSettings {
             token: None,
             #[cfg(feature = "tls")]
             tls: None,
+            door: true,
             repository: None,
             connect: Duration::from_secs(5),
             answer: Duration::from_secs(30),
@@ -94,6 +99,37 @@ impl Drop for Inner {
     }
 }
 
+fn is_near(address: SocketAddr) -> bool {
+    address.ip().to_canonical().is_loopback()
+}
+
+/// The limits of a connection to a server at an address.
+fn limits(address: SocketAddr, settings: &ClientSettings) -> Limits {
+    let mut limits = settings.limits.clone();
+    if is_near(address) {
+        limits.credit_bytes = limits.credit_bytes.min(limits.credit_bytes_near);
+    }
+    limits
+}
+
+/// A server that was introduced to.
+struct Met<S> {
+    socket: S,
+    input: Input,
+    welcome: Welcome,
+}
+
+async fn meet<S: Socket>(mut socket: S, address: SocketAddr, settings: &ClientSettings) -> Result<Met<S>> {
+    let hello = Hello {
+        repository: settings.repository.clone(),
+        token: settings.token.as_ref().map(|token| token.bytes()),
+        credit_bytes: limits(address, settings).credit_bytes,
+        known: handshake::known(&settings.dictionaries),
+    };
+    let (input, welcome) = handshake::dial(&mut socket, &address.to_string(), &hello).await?;
+    Ok(Met { socket, input, welcome })
+}
+
 /// A connection to a node. Clones share it; it ends with the last of them and of what they opened. When it breaks, every
 /// request says so, and connecting again is up to the caller.
 #[derive(Clone)]
@@ -119,28 +155,25 @@ impl Client {
         #[cfg(feature = "tls")]
         if let Some(tls) = settings.tls.clone() {
             let socket = tls.connector.connect(tls.name, socket).await.map_err(failed)?;
-            return Self::introduce(socket, address, settings).await;
+            let met = meet(socket, address, &settings).await?;
+            return Ok(Self::of(met, address, settings));
         }
-        Self::introduce(socket, address, settings).await
+        let met = meet(socket, address, &settings).await?;
+        // A server on the same machine, unless this is a tunnel's end: then there is no such door here, and nothing is lost.
+        if settings.door
+            && is_near(address)
+            && let Some(door) = &met.welcome.door
+            && let Ok(socket) = knock(door).await
+            && let Ok(met) = meet(socket, address, &settings).await
+        {
+            return Ok(Self::of(met, address, settings));
+        }
+        Ok(Self::of(met, address, settings))
     }
 
-    async fn introduce<S: Socket>(
-        mut socket: S,
-        address: SocketAddr,
-        settings: ClientSettings,
-    ) -> Result<Client> {
-        let peer = address.to_string();
-        let mut limits = settings.limits;
-        if address.ip().to_canonical().is_loopback() {
-            limits.credit_bytes = limits.credit_bytes.min(limits.credit_bytes_near);
-        }
-        let hello = Hello {
-            repository: settings.repository,
-            token: settings.token.map(|token| token.bytes()),
-            credit_bytes: limits.credit_bytes,
-            known: handshake::known(&settings.dictionaries),
-        };
-        let (input, welcome) = handshake::dial(&mut socket, &peer, &hello).await?;
+    fn of<S: Socket>(met: Met<S>, address: SocketAddr, settings: ClientSettings) -> Client {
+        let Met { socket, input, welcome } = met;
+        let (peer, limits) = (address.to_string(), limits(address, &settings));
         let peer_gives = (welcome.credit_bytes, welcome.calls_max);
         let mux = Mux::new(peer, limits, peer_gives, settings.dictionaries, Vec::new());
         tokio::spawn(Driver::new(socket, input, mux.clone(), AcceptNone, true).run());
@@ -152,7 +185,7 @@ impl Client {
             batch_bytes: settings.batch_bytes,
             handed_over: Mutex::default(),
         };
-        Ok(Client { inner: Arc::new(inner) })
+        Client { inner: Arc::new(inner) }
     }
 
     /// Who is at the other end.

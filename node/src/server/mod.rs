@@ -1,4 +1,4 @@
-//! A node as a server: one service behind one TCP port.
+//! A node as a server: one service behind one TCP port, and a door beside it for clients on the same machine.
 
 mod add;
 mod adder;
@@ -15,14 +15,15 @@ mod stream;
 mod workers;
 
 use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::{Notify, Semaphore, watch};
+use tokio::task::JoinSet;
 use webbase_storage::PageStore;
 
 pub(crate) use self::near::NearAdder;
@@ -36,6 +37,7 @@ use crate::connection_threads::ConnectionThreads;
 use crate::control::Control;
 use crate::error::{NodeError, Result};
 use crate::security::{Token, check_listen};
+use crate::wire::door::Door;
 use crate::wire::driver::Driver;
 use crate::wire::handshake::{self, Gate};
 use crate::wire::link::Socket;
@@ -44,6 +46,9 @@ use crate::wire::mux::{CREDIT_BYTES_MIN, Limits, Mux};
 
 /// Connections that may wait to be refused.
 const REFUSED_MAX: usize = 64;
+/// Until a connection is accepted again after one could not be. Out of descriptors, or the peer is gone already: others still work, and waiting
+/// lets some end.
+const NOT_ACCEPTED: Duration = Duration::from_millis(50);
 
 /// Settings of a server.
 #[derive(Clone, Debug)]
@@ -195,6 +200,8 @@ struct Inner {
     ended: Notify,
     /// Turns true when the server is to end.
     leaving: watch::Sender<bool>,
+    /// The name of its door.
+    door: Option<String>,
 }
 
 /// Tells what a server is doing, while there is one.
@@ -217,7 +224,7 @@ struct Connections {
 pub struct Server {
     inner: Arc<Inner>,
     address: SocketAddr,
-    listening: tokio::task::JoinHandle<()>,
+    listening: JoinSet<()>,
     _threads: Arc<ConnectionThreads>,
 }
 
@@ -242,6 +249,7 @@ impl Server {
         let adder = service.pages.clone().map(Adder::start).transpose().map_err(threads)?;
         let repository = service.pages.as_ref().map(|p| p.repository_key().fingerprint());
         let batch_memory = Arc::new(Semaphore::new((settings.batches_bytes_max >> 10).max(1)));
+        let door = if settings.has_tls() { None } else { Door::open() };
         let inner = Arc::new(Inner {
             settings,
             service,
@@ -255,8 +263,13 @@ impl Server {
             near_adds: AtomicUsize::new(0),
             ended: Notify::new(),
             leaving: watch::Sender::new(false),
+            door: door.as_ref().map(|door| door.name.clone()),
         });
-        let listening = tokio::spawn(listen(inner.clone(), listener, serving.clone()));
+        let mut listening = JoinSet::new();
+        listening.spawn(listen(inner.clone(), listener, serving.clone()));
+        if let Some(door) = door {
+            listening.spawn(open_door(inner.clone(), door, serving.clone()));
+        }
         Ok(Server { inner, address, listening, _threads: serving })
     }
 
@@ -283,8 +296,8 @@ impl Server {
     /// Takes no more connections and calls, lets those under way go on for at most `limit`, and closes. Batches of adds
     /// that have come whole are stored and acknowledged; streams go on to their end or the limit. Returns whether
     /// everything ended by itself.
-    pub async fn shutdown(self, limit: Duration) -> bool {
-        self.listening.abort();
+    pub async fn shutdown(mut self, limit: Duration) -> bool {
+        self.listening.abort_all();
         self.inner.leaving.send_replace(true);
         for (_, mux) in self.inner.connections.lock().all.values() {
             mux.iter().for_each(|mux| mux.say_goodbye());
@@ -304,8 +317,8 @@ impl Server {
         in_time
     }
 
-    fn close_all(&self, why: &str) {
-        self.listening.abort();
+    fn close_all(&mut self, why: &str) {
+        self.listening.abort_all();
         for (_, mux) in self.inner.connections.lock().all.values() {
             if let Some(mux) = mux {
                 mux.close(NodeError::Closed { peer: mux.peer.clone(), why: why.into() });
@@ -336,8 +349,25 @@ async fn listen(inner: Arc<Inner>, listener: TcpListener, threads: Arc<Connectio
                     });
                 }
             }
-            // Out of descriptors, or the peer is gone already: others still work, and waiting lets some end.
-            Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+            Err(_) => tokio::time::sleep(NOT_ACCEPTED).await,
+        }
+    }
+}
+
+/// The same, for those who come by the door.
+async fn open_door(inner: Arc<Inner>, door: Door, threads: Arc<ConnectionThreads>) {
+    let here = IpAddr::from(Ipv4Addr::LOCALHOST);
+    loop {
+        match door.accept().await {
+            Ok(socket) => {
+                let Some((ticket, refuse)) = inner.admit(here) else { continue };
+                threads.next().spawn(async move {
+                    if let Ok(socket) = UnixStream::from_std(socket) {
+                        talk(socket, "this machine".into(), ticket, refuse, None).await;
+                    }
+                });
+            }
+            Err(_) => tokio::time::sleep(NOT_ACCEPTED).await,
         }
     }
 }
@@ -397,36 +427,37 @@ impl Drop for Ticket {
 async fn welcome(socket: TcpStream, peer: SocketAddr, ticket: Ticket, refuse: Option<Fault>) {
     // A socket that refuses this is slow, not wrong.
     let _ = socket.set_nodelay(true);
-    let handshake = ticket.inner.settings.limits.handshake;
     #[cfg(feature = "tls")]
     if let Some(tls) = &ticket.inner.settings.tls {
+        let handshake = ticket.inner.settings.limits.handshake;
         if let Ok(Ok(socket)) = tokio::time::timeout(handshake, tls.0.accept(socket)).await {
-            talk(socket, peer, ticket, refuse, handshake).await;
+            talk(socket, peer.to_string(), ticket, refuse, None).await;
         }
         return;
     }
-    talk(socket, peer, ticket, refuse, handshake).await;
+    let door = ticket.inner.door.clone().filter(|_| peer.ip().to_canonical().is_loopback());
+    talk(socket, peer.to_string(), ticket, refuse, door).await;
 }
 
 async fn talk<S: Socket>(
     mut socket: S,
-    peer: SocketAddr,
+    peer: String,
     ticket: Ticket,
     refuse: Option<Fault>,
-    limit: Duration,
+    door: Option<String>,
 ) {
     let inner = &ticket.inner;
-    let peer = peer.to_string();
     let settings = &inner.settings;
     let gate = Gate {
         repository: &inner.repository,
         token: settings.token.as_ref(),
         limits: &settings.limits,
+        door: door.as_deref(),
         refuse,
     };
     // A peer that is refused or too slow was told, where that was possible; there is nobody else to tell.
     let Ok(Ok((input, hello))) =
-        tokio::time::timeout(limit, handshake::accept(&mut socket, &peer, gate)).await
+        tokio::time::timeout(settings.limits.handshake, handshake::accept(&mut socket, &peer, gate)).await
     else {
         return;
     };

@@ -49,6 +49,8 @@ pub(crate) struct Gate<'a> {
     pub(crate) repository: &'a str,
     pub(crate) token: Option<&'a Token>,
     pub(crate) limits: &'a Limits,
+    /// What a peer on the same machine is told.
+    pub(crate) door: Option<&'a str>,
     /// Set when there is no room: the peer is told so instead of being served.
     pub(crate) refuse: Option<Fault>,
 }
@@ -67,6 +69,7 @@ pub(crate) async fn accept<S: Socket>(socket: &mut S, peer: &str, gate: Gate<'_>
                 credit_bytes: gate.limits.credit_bytes,
                 calls_max: gate.limits.calls_max,
                 item_bytes_max: gate.limits.item_bytes_max,
+                door: gate.door.map(str::to_owned),
             };
             let payload = message::encode_hello(VERSION, VERSION, &welcome);
             send(socket, peer, Kind::Welcome, &payload).await?;

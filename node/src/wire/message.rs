@@ -12,7 +12,7 @@ use super::ranges::RangeSet;
 use super::spec::StreamSpec;
 
 /// The version of this protocol.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// First bytes of the handshake's payloads.
 pub const MAGIC: [u8; 4] = *b"WBNP";
 /// Version of the messages' encoding.
@@ -90,6 +90,8 @@ pub struct Welcome {
     pub calls_max: u32,
     /// Bytes of the largest item, page or record, taken.
     pub item_bytes_max: u64,
+    /// A Unix socket that leads to it, too, for a client on the same machine.
+    pub door: Option<String>,
 }
 
 /// What pages an add sends.

@@ -6,6 +6,7 @@
 //! control call (messages both ways).
 
 mod check;
+pub(crate) mod door;
 pub(crate) mod driver;
 pub mod frame;
 pub(crate) mod handshake;

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tempfile::TempDir;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use webbase_node::wire::frame::{HEADER_BYTES, Header, Kind};
-use webbase_node::wire::message::{self, Fault, Hello};
+use webbase_node::wire::message::{self, Fault, Hello, VERSION};
 use webbase_node::{Client, ClientSettings, Server, Service, Settings};
 use webbase_storage::{Compression, Options, Organization, Page, PageStore, RepositoryKey, create, open};
 
@@ -104,8 +104,8 @@ pub(crate) fn page<'a>(url: &'a str, body: &'a [u8]) -> Page<'a> {
 }
 
 /// A connection spoken by hand.
-pub(crate) struct Raw {
-    pub(crate) socket: TcpStream,
+pub(crate) struct Raw<S = TcpStream> {
+    pub(crate) socket: S,
     buffer: Vec<u8>,
 }
 
@@ -137,10 +137,16 @@ impl Raw {
     /// With the handshake done.
     pub(crate) async fn greeted(address: SocketAddr) -> Raw {
         let mut raw = Raw::connect(address).await;
-        raw.send(&hello_frame(1, 1, &hello())).await;
+        raw.send(&hello_frame(VERSION, VERSION, &hello())).await;
         let (header, _) = raw.next().await.expect("a welcome");
         assert_eq!(header.kind, Kind::Welcome);
         raw
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Raw<S> {
+    pub(crate) fn over(socket: S) -> Raw<S> {
+        Raw { socket, buffer: Vec::new() }
     }
 
     pub(crate) async fn send(&mut self, bytes: &[u8]) {
