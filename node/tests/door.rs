@@ -99,7 +99,7 @@ async fn whose_door_is_not_here_is_reached_by_its_port() {
             credit_bytes: 4 << 20,
             calls_max: 8,
             item_bytes_max: 1 << 20,
-            door: Some("webbase-of-another-machine".into()),
+            door: Some(format!("webbase-{:032x}", 7)),
         };
         let payload = message::encode_hello(VERSION, VERSION, &welcome);
         let mut frame = Vec::new();

@@ -21,6 +21,9 @@ use crate::security::Token;
 /// own default, a tenth of this, the two sides wake each other more often, and ten streams get a seventh less.
 const ON_THE_WAY_BYTES: usize = 2 << 20;
 
+/// What all names begin with; 32 digits follow.
+const PREFIX: &str = "webbase-";
+
 /// A server's door.
 pub(crate) struct Door {
     pub(crate) name: String,
@@ -34,7 +37,7 @@ impl Door {
             |why: &dyn fmt::Display| tracing::debug!("no Unix socket for clients on this machine: {why}");
         let random = Token::random().inspect_err(|e| none(e)).ok()?.bytes();
         let digits: String = random.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
-        let name = format!("webbase-{digits}");
+        let name = format!("{PREFIX}{digits}");
         let listener = UnixListener::bind(abstract_name(&name)).inspect_err(|e| none(e)).ok()?;
         Some(Door { name, listener })
     }
@@ -47,11 +50,19 @@ impl Door {
     }
 }
 
-/// Goes in by a door.
+/// Goes in by a door. A server cannot send its clients to sockets that are none.
 pub(crate) async fn knock(name: &str) -> io::Result<UnixStream> {
+    if !is_name(name) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not the name of a door"));
+    }
     let socket = UnixStream::connect(abstract_name(name)).await?;
     widen(&socket)?;
     Ok(socket)
+}
+
+fn is_name(name: &str) -> bool {
+    let digits = name.strip_prefix(PREFIX).unwrap_or_default();
+    digits.len() == 32 && digits.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 fn abstract_name(name: &str) -> String {
@@ -61,4 +72,24 @@ fn abstract_name(name: &str) -> String {
 /// The system keeps to its own limit, if that is less.
 fn widen(socket: &UnixStream) -> io::Result<()> {
     Ok(set_socket_send_buffer_size(socket, ON_THE_WAY_BYTES)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_name_is_long_new_and_nothing_else() {
+        let (one, other) = (Door::open().unwrap(), Door::open().unwrap());
+        assert!(is_name(&one.name) && is_name(&other.name) && one.name != other.name);
+        knock(&one.name).await.unwrap();
+        for wrong in
+            ["", "webbase-", "/tmp/.X11-unix/X0", &one.name.to_uppercase(), &format!("{}0", one.name)]
+        {
+            assert_eq!(knock(wrong).await.unwrap_err().kind(), io::ErrorKind::InvalidInput, "{wrong}");
+        }
+        let name = one.name.clone();
+        drop(one);
+        assert_eq!(knock(&name).await.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+    }
 }
