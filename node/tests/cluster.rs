@@ -5,6 +5,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "a test may panic")]
 
 mod common;
+#[path = "common/numbered.rs"]
+mod numbered;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::SocketAddr;
@@ -13,108 +15,22 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use common::{body, new_store, page, url};
+use numbered::Numbered;
 use parking_lot::Mutex;
 use tempfile::TempDir;
 use webbase_node::cycle::RangeMap;
 use webbase_node::cycle::message::NodeId;
 use webbase_node::plan::{self, AddPlan, Ask, Lease, ReadPlan, Repository, Told, Update};
-use webbase_node::wire::message::{self, Code, Entry, Fault, StreamOrder};
-use webbase_node::wire::ranges::RangeSet;
+use webbase_node::wire::message::{self, Code, StreamOrder};
 use webbase_node::{
-    Answer, Cluster, ClusterSettings, Control, How, NodeError, NotAdded, Pages, Server, Service, Settings,
-    StorePages, StreamCursor,
+    Cluster, ClusterSettings, Control, How, NodeError, Server, Service, Settings, StorePages, StreamCursor,
 };
-use webbase_storage::{
-    Added, Compacted, Compression, Dictionary, Organization, Page, PageId, PageKey, PageStore, PageStream,
-    Record, RepositoryKey, Stats, StreamSpec, Verified,
-};
+use webbase_storage::{Compression, Organization, Page, PageKey, PageStore};
 
 const BITS: u8 = 4;
 
 fn repository() -> Repository {
     Repository { key: [9; 32], map: RangeMap::new(BITS), update: Update::Batch }
-}
-
-/// A store that is one generation, and not another.
-struct Numbered {
-    pages: StorePages,
-    generation: Arc<AtomicU64>,
-}
-
-impl Numbered {
-    fn check(&self, asked: u64) -> Answer<()> {
-        match self.generation.load(Ordering::SeqCst) {
-            there if there == asked => Ok(()),
-            there => Err(Fault::generation(asked, vec![there])),
-        }
-    }
-}
-
-impl Pages for Numbered {
-    fn repository_key(&self) -> RepositoryKey {
-        self.pages.repository_key()
-    }
-    fn dictionary(&self, digest: u64) -> Option<Arc<Dictionary>> {
-        self.pages.dictionary(digest)
-    }
-    fn dictionaries(&self) -> Vec<Arc<Dictionary>> {
-        self.pages.dictionaries()
-    }
-    fn lookup_warm(&self, generation: u64, key: PageKey) -> Option<Answer<Option<Record>>> {
-        match self.check(generation) {
-            Ok(()) => self.pages.lookup_warm(0, key),
-            Err(fault) => Some(Err(fault)),
-        }
-    }
-    fn lookup(&self, generation: u64, key: PageKey) -> Answer<Option<Record>> {
-        self.check(generation)?;
-        self.pages.lookup(0, key)
-    }
-    fn lookup_id(&self, generation: u64, id: PageId) -> Answer<Vec<Record>> {
-        self.check(generation)?;
-        self.pages.lookup_id(0, id)
-    }
-    fn lookup_url(&self, generation: u64, url: &str) -> Answer<Option<Record>> {
-        self.check(generation)?;
-        self.pages.lookup_url(0, url)
-    }
-    fn lookup_many(&self, generation: u64, keys: &[PageKey]) -> Answer<Vec<Answer<Option<Record>>>> {
-        self.check(generation)?;
-        self.pages.lookup_many(0, keys)
-    }
-    fn stream(&self, generation: u64, spec: &StreamSpec) -> Answer<Box<dyn PageStream>> {
-        self.check(generation)?;
-        self.pages.stream(0, spec)
-    }
-    fn list(&self, generation: u64, from: PageKey, ranges: &RangeSet) -> Answer<Vec<Entry>> {
-        self.check(generation)?;
-        self.pages.list(0, from, ranges)
-    }
-    fn keys(&self, generation: u64, from: PageKey, ranges: &RangeSet) -> Answer<Vec<PageKey>> {
-        self.check(generation)?;
-        self.pages.keys(0, from, ranges)
-    }
-    fn add_dictionary(&self, content: &[u8]) -> webbase_storage::Result<u64> {
-        self.pages.add_dictionary(content)
-    }
-    fn add(&self, pages: &[Page<'_>]) -> Result<Added, NotAdded> {
-        self.pages.add(pages)
-    }
-    fn add_records(&self, records: &[Record]) -> Result<Added, NotAdded> {
-        self.pages.add_records(records)
-    }
-    fn commit(&self) -> webbase_storage::Result<()> {
-        self.pages.commit()
-    }
-    fn stats(&self) -> Stats {
-        self.pages.stats()
-    }
-    fn compact(&self, budget_bytes: u64) -> Answer<Compacted> {
-        self.pages.compact(budget_bytes)
-    }
-    fn verify(&self) -> Answer<Verified> {
-        self.pages.verify()
-    }
 }
 
 struct Node {

@@ -36,6 +36,7 @@ use crate::wire::message::{
 use crate::wire::mux::{Call, Limits, Mux};
 use crate::wire::ranges::RangeSet;
 use crate::wire::records::take_verified;
+use crate::wire::shelf::View;
 
 /// Settings of a client.
 #[derive(Clone, Debug)]
@@ -117,6 +118,7 @@ struct Met<S> {
     socket: S,
     input: Input,
     welcome: Welcome,
+    shelf: Option<View>,
 }
 
 async fn meet<S: Socket>(mut socket: S, address: SocketAddr, settings: &ClientSettings) -> Result<Met<S>> {
@@ -125,9 +127,10 @@ async fn meet<S: Socket>(mut socket: S, address: SocketAddr, settings: &ClientSe
         token: settings.token.as_ref().map(|token| token.bytes()),
         credit_bytes: limits(address, settings).credit_bytes,
         known: handshake::known(&settings.dictionaries),
+        shelf: socket.as_unix().is_some(),
     };
-    let (input, welcome) = handshake::dial(&mut socket, &address.to_string(), &hello).await?;
-    Ok(Met { socket, input, welcome })
+    let (input, welcome, shelf) = handshake::dial(&mut socket, &address.to_string(), &hello).await?;
+    Ok(Met { socket, input, welcome, shelf })
 }
 
 /// A connection to a node. Clones share it; it ends with the last of them and of what they opened. When it breaks, every
@@ -172,11 +175,11 @@ impl Client {
     }
 
     fn of<S: Socket>(met: Met<S>, address: SocketAddr, settings: ClientSettings) -> Client {
-        let Met { socket, input, welcome } = met;
+        let Met { socket, input, welcome, shelf } = met;
         let (peer, limits) = (address.to_string(), limits(address, &settings));
         let peer_gives = (welcome.credit_bytes, welcome.calls_max);
-        let mux = Mux::new(peer, limits, peer_gives, settings.dictionaries, Vec::new());
-        tokio::spawn(Driver::new(socket, input, mux.clone(), AcceptNone, true).run());
+        let mux = Mux::new(peer, limits, peer_gives, settings.dictionaries, Vec::new(), None);
+        tokio::spawn(Driver::new(socket, input, mux.clone(), AcceptNone, true).seeing(shelf).run());
         let inner = Inner {
             mux,
             welcome,

@@ -43,6 +43,7 @@ use crate::wire::handshake::{self, Gate};
 use crate::wire::link::Socket;
 use crate::wire::message::{Code, Fault};
 use crate::wire::mux::{CREDIT_BYTES_MIN, Limits, Mux};
+use crate::wire::shelf::Shelf;
 
 /// Connections that may wait to be refused.
 const REFUSED_MAX: usize = 64;
@@ -202,6 +203,8 @@ struct Inner {
     leaving: watch::Sender<bool>,
     /// The name of its door.
     door: Option<String>,
+    /// Memory that it shares with those who come by it.
+    shelf: Option<Arc<Shelf>>,
 }
 
 /// Tells what a server is doing, while there is one.
@@ -264,6 +267,7 @@ impl Server {
             ended: Notify::new(),
             leaving: watch::Sender::new(false),
             door: door.as_ref().map(|door| door.name.clone()),
+            shelf: door.as_ref().and_then(|_| Shelf::open()),
         });
         let mut listening = JoinSet::new();
         listening.spawn(listen(inner.clone(), listener, serving.clone()));
@@ -453,6 +457,7 @@ async fn talk<S: Socket>(
         token: settings.token.as_ref(),
         limits: &settings.limits,
         door: door.as_deref(),
+        shelf: inner.shelf.as_deref(),
         refuse,
     };
     // A peer that is refused or too slow was told, where that was possible; there is nobody else to tell.
@@ -462,7 +467,8 @@ async fn talk<S: Socket>(
         return;
     };
     let limits = settings.limits.clone();
-    let mux = Mux::new(peer, limits, (hello.credit_bytes, 0), Default::default(), hello.known);
+    let shelf = inner.shelf.clone().filter(|_| hello.shelf);
+    let mux = Mux::new(peer, limits, (hello.credit_bytes, 0), Default::default(), hello.known, shelf);
     if let Some((_, slot)) = inner.connections.lock().all.get_mut(&ticket.number) {
         *slot = Some(mux.clone());
     }

@@ -34,6 +34,7 @@ use crate::wire::message::Fault;
 use crate::wire::mux::Call;
 use crate::wire::ranges::RangeSet;
 use crate::wire::rotation::Rotation;
+use crate::wire::shelf::Shelf;
 
 /// Bytes of records in a batch, about, and records, at most.
 const BATCH_BYTES: usize = 1 << 20;
@@ -63,7 +64,11 @@ struct Batch {
     is_last: bool,
 }
 
-fn read_batch(mut source: Box<dyn PageStream>, at: Cursor) -> (Box<dyn PageStream>, Batch, u64) {
+fn read_batch(
+    mut source: Box<dyn PageStream>,
+    at: Cursor,
+    shelf: Option<&Arc<Shelf>>,
+) -> (Box<dyn PageStream>, Batch, u64) {
     let (mut items, mut bytes, mut is_last) = (Vec::new(), 0, false);
     while bytes < BATCH_BYTES && items.len() < BATCH_RECORDS {
         let Some(next) = source.next() else {
@@ -79,8 +84,23 @@ fn read_batch(mut source: Box<dyn PageStream>, at: Cursor) -> (Box<dyn PageStrea
         };
         items.push(Item { ordinal: source.ordinal(), key, found, next: source.cursor() });
     }
+    if let Some(shelf) = shelf {
+        put_on(shelf, &mut items);
+    }
     let next = source.cursor();
     (source, Batch { items, at, next, is_last }, bytes as u64)
+}
+
+/// Moves the records of a batch to a shelf, if it has room.
+fn put_on(shelf: &Arc<Shelf>, items: &mut [Item]) {
+    let records = items.iter().filter_map(|item| item.found.as_ref().ok());
+    let Some(mut batch) = shelf.put(records.map(|record| &record.bytes()[..])) else { return };
+    for record in items.iter_mut().filter_map(|item| item.found.as_mut().ok()) {
+        // It was one, so it is one there.
+        if let Ok(moved) = Record::new_unverified(batch.split_to(record.bytes().len())) {
+            *record = moved;
+        }
+    }
 }
 
 /// The scans of a server.
@@ -92,6 +112,10 @@ pub(super) struct Scans {
 struct Subscriber {
     batches: mpsc::Sender<Arc<Batch>>,
     patience: Duration,
+    /// Its client has the server's shelf.
+    has_shelf: bool,
+    /// In its queue, when that was looked at last.
+    room: usize,
 }
 
 /// A request that takes part in a shared scan.
@@ -138,7 +162,8 @@ impl Client<'_> {
     /// Takes part in the scan; returns where it was detached, or `None` if it has everything.
     async fn join(&self) -> Result<Option<Rotation>, Stop> {
         let (batches, mut queue) = mpsc::channel(QUEUE);
-        let subscriber = Subscriber { batches, patience: PATIENCE };
+        let has_shelf = self.call.mux().has_shelf();
+        let subscriber = Subscriber { batches, patience: PATIENCE, has_shelf, room: QUEUE };
         let direct = self.scan.access == Access::Direct;
         {
             let mut under_way = self.inner.scans.under_way.lock();
@@ -179,7 +204,7 @@ impl Client<'_> {
             loop {
                 let at = rotation.at;
                 let (back, batch, bytes) =
-                    self.inner.workers.run(Lane::Short, move || read_batch(source, at)).done().await?;
+                    self.inner.workers.run(Lane::Short, move || read_batch(source, at, None)).done().await?;
                 source = back;
                 self.inner.counters.scanned_bytes.fetch_add(bytes, Ordering::Relaxed);
                 let ended = batch.is_last;
@@ -207,7 +232,7 @@ impl Client<'_> {
         loop {
             let from = at.at;
             let (back, batch, bytes) =
-                self.inner.workers.run(Lane::Short, move || read_batch(source, from)).done().await?;
+                self.inner.workers.run(Lane::Short, move || read_batch(source, from, None)).done().await?;
             source = back;
             self.inner.counters.scanned_bytes.fetch_add(bytes, Ordering::Relaxed);
             let (picked, next) = self.pick(Arc::new(batch), at).await?;
@@ -283,21 +308,23 @@ async fn run(
             inner.scans.under_way.lock().remove(&name);
             return;
         };
-        let read = |source, at| inner.workers.run(Lane::Short, move || read_batch(source, at));
-        let mut reading = Some(read(source, Cursor::Start));
+        let read = |source, at, subscribers: &[Subscriber]| {
+            let shelf = inner.shelf.clone().filter(|_| subscribers.iter().any(|s| s.has_shelf));
+            inner.workers.run(Lane::Short, move || read_batch(source, at, shelf.as_ref()))
+        };
+        take_in(&mut joiners, &mut subscribers);
+        let mut reading = Some(read(source, Cursor::Start, &subscribers));
         while let Some(next) = reading.take() {
             let Ok((source, batch, bytes)) = next.done().await else {
                 inner.scans.under_way.lock().remove(&name);
                 return;
             };
             inner.counters.scanned_bytes.fetch_add(bytes, Ordering::Relaxed);
-            while let Ok(joiner) = joiners.try_recv() {
-                subscribers.push(joiner);
-            }
+            take_in(&mut joiners, &mut subscribers);
             if !batch.is_last {
-                reading = Some(read(source, batch.next));
+                reading = Some(read(source, batch.next, &subscribers));
             }
-            hand_out(&mut subscribers, Arc::new(batch)).await;
+            hand_out(&mut subscribers, &joiners, Arc::new(batch)).await;
             if subscribers.is_empty() {
                 let mut under_way = inner.scans.under_way.lock();
                 match joiners.try_recv() {
@@ -312,8 +339,18 @@ async fn run(
     }
 }
 
+fn take_in(joiners: &mut mpsc::UnboundedReceiver<Subscriber>, subscribers: &mut Vec<Subscriber>) {
+    while let Ok(joiner) = joiners.try_recv() {
+        subscribers.push(joiner);
+    }
+}
+
 /// Gives a batch to everybody; who is too slow for the others, or gone, is let go.
-async fn hand_out(subscribers: &mut Vec<Subscriber>, batch: Arc<Batch>) {
+async fn hand_out(
+    subscribers: &mut Vec<Subscriber>,
+    joiners: &mpsc::UnboundedReceiver<Subscriber>,
+    batch: Arc<Batch>,
+) {
     let began = Instant::now();
     loop {
         subscribers.retain(|s| !s.batches.is_closed());
@@ -322,8 +359,12 @@ async fn hand_out(subscribers: &mut Vec<Subscriber>, batch: Arc<Batch>) {
         // Room or not, it is looked at again.
         let _room = timeout(LOOK, full.batches.reserve()).await.map(drop);
         let waited = waited.elapsed();
-        let mut others = subscribers.iter().filter(|s| s.batches.capacity() > 0).peekable();
-        let they_wait = others.peek().is_some() && others.all(|s| s.batches.capacity() == QUEUE);
+        // Somebody has nothing to do, or wants to join, and of the others, too, nobody does anything.
+        let is_idle = |s: &Subscriber| s.batches.capacity() == QUEUE;
+        let is_stuck = |s: &Subscriber| s.batches.capacity() == s.room;
+        let they_wait = (!joiners.is_empty() || subscribers.iter().any(is_idle))
+            && subscribers.iter().all(|s| is_idle(s) || s.batches.capacity() == 0 || is_stuck(s));
+        subscribers.iter_mut().for_each(|s| s.room = s.batches.capacity());
         if they_wait {
             subscribers.retain_mut(|s| {
                 if s.batches.capacity() > 0 {
@@ -337,7 +378,9 @@ async fn hand_out(subscribers: &mut Vec<Subscriber>, batch: Arc<Batch>) {
     let earned = began.elapsed().max(Duration::from_millis(1)) / PATIENCE_SHARE;
     subscribers.retain_mut(|s| {
         s.patience = (s.patience + earned).min(PATIENCE);
-        s.batches.try_send(batch.clone()).is_ok()
+        let sent = s.batches.try_send(batch.clone()).is_ok();
+        s.room = s.batches.capacity();
+        sent
     });
 }
 
@@ -353,17 +396,37 @@ mod tests {
     async fn a_slow_client_is_let_go_and_equal_ones_are_not() {
         let subscriber = || {
             let (batches, queue) = mpsc::channel(QUEUE);
-            (Subscriber { batches, patience: PATIENCE }, queue)
+            (Subscriber { batches, patience: PATIENCE, has_shelf: false, room: QUEUE }, queue)
         };
         let ((fast, mut fast_queue), (slow, slow_queue)) = (subscriber(), subscriber());
         let mut subscribers = vec![fast, slow];
+        let (joining, joiners) = mpsc::unbounded_channel();
         let began = tokio::time::Instant::now();
         for _ in 0..100 {
-            hand_out(&mut subscribers, empty()).await;
+            hand_out(&mut subscribers, &joiners, empty()).await;
             assert!(fast_queue.try_recv().is_ok());
         }
         assert_eq!(subscribers.len(), 1, "one took nothing");
         assert_eq!(slow_queue.len(), QUEUE, "what it was given it keeps");
         assert!(began.elapsed() < PATIENCE * 4);
+
+        // Those that take nothing hold nobody up while they are alone, and are let go for who wants to join.
+        let ((slow, _slow_queue), (later, _later_queue)) = (subscriber(), subscriber());
+        let mut subscribers = vec![slow];
+        for _ in 0..3 {
+            hand_out(&mut subscribers, &joiners, empty()).await;
+        }
+        subscribers.push(later);
+        for _ in 3..QUEUE {
+            hand_out(&mut subscribers, &joiners, empty()).await;
+        }
+        let alone = timeout(PATIENCE * 10, hand_out(&mut subscribers, &joiners, empty())).await;
+        assert!(alone.is_err(), "they are waited for");
+        let (joiner, _queue) = subscriber();
+        assert!(joining.send(joiner).is_ok());
+        for _ in 0..QUEUE {
+            timeout(PATIENCE * 4, hand_out(&mut subscribers, &joiners, empty())).await.unwrap();
+        }
+        assert!(subscribers.is_empty());
     }
 }

@@ -9,10 +9,11 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{Instant, Sleep};
 
-use super::frame::{END, Header, Kind};
+use super::frame::{END, Header, Kind, PLACED, RECORDS};
 use super::link::{Input, Output, Socket};
 use super::message::{self, Code, Fault};
 use super::mux::Mux;
+use super::shelf::View;
 use crate::error::{NodeError, Result};
 
 /// Rounds of reading and writing before other tasks get their turn, and bytes read: whoever takes them should find them where the
@@ -57,6 +58,8 @@ pub(crate) struct Driver<S, A> {
     pub(crate) mux: Arc<Mux>,
     pub(crate) accept: A,
     output: Output,
+    /// The server's shelf.
+    view: Option<View>,
     /// TLS may hold back what it was given.
     unflushed: bool,
     tick: Pin<Box<Sleep>>,
@@ -83,6 +86,7 @@ impl<S: Socket, A: Accept> Driver<S, A> {
             input,
             accept,
             output: Output::default(),
+            view: None,
             unflushed: false,
             tick: Box::pin(tokio::time::sleep(tick_every)),
             tick_every,
@@ -94,6 +98,11 @@ impl<S: Socket, A: Accept> Driver<S, A> {
             dials,
             mux,
         }
+    }
+
+    /// With the shelf of the server at the other end.
+    pub(crate) fn seeing(self, view: Option<View>) -> Self {
+        Driver { view, ..self }
     }
 
     /// Runs until the connection ends, and tells all calls.
@@ -195,6 +204,7 @@ impl<S: Socket, A: Accept> Driver<S, A> {
                     .with_payload(header, |payload| accept.open(mux, id, end, payload))
                     .map_err(damaged)?
             }
+            Kind::Data if header.flags & PLACED != 0 => self.placed(header),
             // What is still on its way for a call that is over is let through to nowhere.
             Kind::Data if !mux.is_open(id) => self.input.with_payload(header, |_| ()).map_err(damaged),
             Kind::Data => {
@@ -215,6 +225,9 @@ impl<S: Socket, A: Accept> Driver<S, A> {
                 mux.on_fault(id, fault);
                 Ok(())
             }
+            Kind::Taken if !self.dials => {
+                self.input.with_payload(header, |p| mux.on_taken(p)).map_err(damaged)?
+            }
             Kind::Ping => {
                 mux.push_bare(Kind::Pong);
                 self.input.with_payload(header, |_| ()).map_err(damaged)
@@ -229,6 +242,21 @@ impl<S: Socket, A: Accept> Driver<S, A> {
             }
             kind => Err(mux.violation(format!("a frame of kind {kind:?} at this point"))),
         }
+    }
+
+    /// Takes records off the server's shelf: from here on they are as if they had come.
+    fn placed(&mut self, header: &Header) -> Result<()> {
+        let mux = &self.mux;
+        let Some(view) = &self.view else { return Err(mux.violation("places on a shelf that is not here")) };
+        let taken = self.input.with_payload(header, |places| view.take(places));
+        let payload = taken.map_err(|e| mux.violation(e))?.map_err(|what| mux.violation(what))?;
+        let is_open = mux.is_open(header.call);
+        mux.on_placed(payload.len(), !is_open || header.flags & END != 0);
+        if !is_open {
+            return Ok(());
+        }
+        let flags = header.flags & !PLACED | RECORDS;
+        mux.on_data(&Header { flags, length: payload.len() as u32, ..*header }, payload)
     }
 
     /// Writes what waits; true if something was written.

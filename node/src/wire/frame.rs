@@ -3,7 +3,7 @@
 //! ```text
 //!   OFFSET  SIZE  FIELD
 //!        0     1  kind
-//!        1     1  flags: 1 end, 2 records, 4 part, 8 batch, 16 dictionary
+//!        1     1  flags: 1 end, 2 records, 4 part, 8 batch, 16 dictionary, 32 placed
 //!        2     2  zero
 //!        4     4  call, 0 for the connection itself
 //!        8     4  payload length (p), without the check behind it
@@ -16,6 +16,7 @@
 //! 2. Each kind has its own bound on the length; nothing is allocated for a frame beyond it.
 //! 3. With the flag `records` the payload is whole records end to end, which carry their own CRC-64, or with `part` a
 //!    piece of one record larger than a frame. The sender adds no second checksum, the receiver checks the records'.
+//! 4. With the flag `placed` the payload tells where such records, or such a piece, lie in memory that both sides have (shelf.rs).
 
 /// Bytes of a frame before its payload.
 pub const HEADER_BYTES: usize = 16;
@@ -41,7 +42,9 @@ pub const PART: u8 = 4;
 pub const BATCH: u8 = 8;
 /// A dictionary for the records that follow.
 pub const DICTIONARY: u8 = 16;
-const FLAGS: u8 = END | RECORDS | PART | BATCH | DICTIONARY;
+/// The places of records on the server's shelf, instead of the records.
+pub const PLACED: u8 = 32;
+const FLAGS: u8 = END | RECORDS | PART | BATCH | DICTIONARY | PLACED;
 
 /// What a frame is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -69,6 +72,8 @@ pub enum Kind {
     Goodbye = 10,
     /// A dictionary that later records on this connection use.
     Dictionary = 11,
+    /// So many frames with places were taken off the shelf.
+    Taken = 12,
 }
 
 impl Kind {
@@ -85,6 +90,7 @@ impl Kind {
             9 => Kind::Pong,
             10 => Kind::Goodbye,
             11 => Kind::Dictionary,
+            12 => Kind::Taken,
             _ => return None,
         })
     }
@@ -95,7 +101,7 @@ impl Kind {
             Kind::Data => DATA_BYTES_MAX,
             Kind::Open => OPEN_BYTES_MAX,
             Kind::Dictionary => DICTIONARY_BYTES_MAX,
-            Kind::Credit => 4,
+            Kind::Credit | Kind::Taken => 4,
             Kind::Ping | Kind::Pong | Kind::Goodbye | Kind::Cancel => 0,
             Kind::Hello | Kind::Welcome | Kind::Error => SMALL_BYTES_MAX,
         }

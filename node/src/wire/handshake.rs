@@ -10,14 +10,25 @@ use super::frame::{Header, Kind};
 use super::link::{Input, Output, Socket};
 use super::message::{self, Code, Fault, Hello, KNOWN_MAX, VERSION, Welcome};
 use super::mux::{CREDIT_BYTES_MIN, Limits};
+use super::shelf::{Shelf, View};
 use crate::error::{NodeError, Result};
 use crate::security::Token;
 
-/// Dials: sends the introduction and reads the answer.
-pub(crate) async fn dial<S: Socket>(socket: &mut S, peer: &str, hello: &Hello) -> Result<(Input, Welcome)> {
+/// Dials: sends the introduction and reads the answer, and before it the server's shelf, if that was asked for and there is one.
+pub(crate) async fn dial<S: Socket>(
+    socket: &mut S,
+    peer: &str,
+    hello: &Hello,
+) -> Result<(Input, Welcome, Option<View>)> {
     let payload = message::encode_hello(VERSION, VERSION, hello);
     send(socket, peer, Kind::Hello, &payload).await?;
-    let mut input = Input::default();
+    let (mut input, mut view) = (Input::default(), None);
+    if let Some(unix) = socket.as_unix().filter(|_| hello.shelf) {
+        match View::receive(unix).await.map_err(|e| NodeError::io("read from", peer, e))? {
+            Ok(shelf) => view = Some(shelf),
+            Err(first) => input = Input::begun(first),
+        }
+    }
     let (header, payload) = read(socket, &mut input, peer).await?;
     let broken = |what: String| NodeError::Protocol { peer: peer.into(), what };
     match header.kind {
@@ -40,7 +51,7 @@ pub(crate) async fn dial<S: Socket>(socket: &mut S, peer: &str, hello: &Hello) -
             welcome.credit_bytes, welcome.calls_max
         )));
     }
-    Ok((input, welcome))
+    Ok((input, welcome, view))
 }
 
 /// What the accepting side asks of a peer.
@@ -51,11 +62,13 @@ pub(crate) struct Gate<'a> {
     pub(crate) limits: &'a Limits,
     /// What a peer on the same machine is told.
     pub(crate) door: Option<&'a str>,
+    /// What a peer that came by it may have.
+    pub(crate) shelf: Option<&'a Shelf>,
     /// Set when there is no room: the peer is told so instead of being served.
     pub(crate) refuse: Option<Fault>,
 }
 
-/// Accepts: reads the introduction, checks it, answers. A peer that is refused is told why and given up.
+/// Accepts: reads the introduction, checks it, answers. A peer that is refused is told why and given up. In what is returned, `shelf` says whether the peer has it now.
 pub(crate) async fn accept<S: Socket>(socket: &mut S, peer: &str, gate: Gate<'_>) -> Result<(Input, Hello)> {
     let mut input = Input::default();
     let checked = async {
@@ -63,7 +76,15 @@ pub(crate) async fn accept<S: Socket>(socket: &mut S, peer: &str, gate: Gate<'_>
         gate.check(&header, &payload).map_err(|fault| NodeError::Refused { peer: peer.into(), fault })
     };
     match checked.await {
-        Ok(hello) => {
+        Ok(mut hello) => {
+            let unix = socket.as_unix().filter(|_| hello.shelf);
+            hello.shelf = match (unix, gate.shelf) {
+                (Some(unix), Some(shelf)) => {
+                    shelf.hand_over(unix).await.map_err(|e| NodeError::io("write to", peer, e))?;
+                    true
+                }
+                _ => false,
+            };
             let welcome = Welcome {
                 repository: gate.repository.into(),
                 credit_bytes: gate.limits.credit_bytes,

@@ -8,13 +8,33 @@ use std::task::{Context, Poll};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
 
 use super::frame::{self, FrameError, HEADER_BYTES, Header};
 use super::pool;
 
 /// A byte stream both ways: a socket, with or without TLS.
-pub(crate) trait Socket: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
-impl<S: AsyncRead + AsyncWrite + Send + Unpin + 'static> Socket for S {}
+pub(crate) trait Socket: AsyncRead + AsyncWrite + Send + Unpin + 'static {
+    /// The same as a Unix socket, by which files can be handed over, if it is one.
+    fn as_unix(&self) -> Option<&UnixStream> {
+        None
+    }
+}
+
+impl Socket for TcpStream {}
+
+impl Socket for UnixStream {
+    fn as_unix(&self) -> Option<&UnixStream> {
+        Some(self)
+    }
+}
+
+#[cfg(feature = "tls")]
+impl Socket for tokio_rustls::client::TlsStream<TcpStream> {}
+#[cfg(feature = "tls")]
+impl Socket for tokio_rustls::server::TlsStream<TcpStream> {}
+#[cfg(test)]
+impl Socket for tokio::io::DuplexStream {}
 
 /// Bytes asked of the system at once.
 const READ_BYTES: usize = 64 << 10;
@@ -41,6 +61,11 @@ pub(crate) struct Input {
 }
 
 impl Input {
+    /// Begins with a byte that was read already.
+    pub(crate) fn begun(first: u8) -> Input {
+        Input { buffer: BytesMut::from([first].as_slice()), ..Input::default() }
+    }
+
     /// Reads once. 0 bytes is the end.
     pub(crate) fn poll_fill<S: Socket>(
         &mut self,

@@ -12,7 +12,7 @@ use super::ranges::RangeSet;
 use super::spec::StreamSpec;
 
 /// The version of this protocol.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 /// First bytes of the handshake's payloads.
 pub const MAGIC: [u8; 4] = *b"WBNP";
 /// Version of the messages' encoding.
@@ -77,6 +77,8 @@ pub struct Hello {
     pub credit_bytes: u32,
     /// Digests of dictionaries it has.
     pub known: Vec<u64>,
+    /// Whether it takes the server's shelf; only who comes by the door can.
+    pub shelf: bool,
 }
 
 /// The answer.

@@ -18,6 +18,7 @@ pub(crate) mod pool;
 pub mod ranges;
 pub(crate) mod records;
 pub(crate) mod rotation;
+pub(crate) mod shelf;
 pub mod spec;
 
 pub use mux::Limits;

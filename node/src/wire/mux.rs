@@ -20,15 +20,18 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 use webbase_storage::{Dictionaries, Dictionary};
 
-use super::frame::{self, DATA_BYTES, DICTIONARY, END, Header, Kind, PART, RECORDS};
+use super::frame::{self, DATA_BYTES, DICTIONARY, END, Header, Kind, PART, PLACED, RECORDS};
 use super::link::Output;
 use super::message::{self, Code, Fault, Request};
+use super::shelf::{Shelf, TOLD_BYTES_MAX};
 use crate::error::{NodeError, Result};
 
 /// What a data frame costs at least.
 pub(crate) const FRAME_COST_MIN: u64 = 64;
 /// The smallest window that can take the largest frame while a quarter of it has not come back yet.
 pub(crate) const CREDIT_BYTES_MIN: u32 = 2 * DATA_BYTES as u32;
+/// Bytes taken off a shelf before that is said.
+const TAKEN_BYTES: usize = 512 << 10;
 /// Dictionaries taken on one connection.
 const DICTIONARIES_MAX: usize = 256;
 
@@ -123,6 +126,18 @@ struct State {
     goodbye: bool,
     sent_dictionaries: Vec<u64>,
     taken_dictionaries: usize,
+    /// Records that the peer was told the places of, frame by frame, and has not taken; and their bytes.
+    told: VecDeque<(usize, Vec<Bytes>)>,
+    told_bytes: usize,
+    /// What this side has taken off the peer's shelf and not said yet.
+    taken: Taken,
+}
+
+/// Frames taken off a shelf, and bytes.
+#[derive(Default)]
+struct Taken {
+    frames: u32,
+    bytes: usize,
 }
 
 impl State {
@@ -149,6 +164,14 @@ impl State {
         }
     }
 
+    /// Says what was taken off the peer's shelf.
+    fn say_taken(&mut self) {
+        let Taken { frames, .. } = std::mem::take(&mut self.taken);
+        if frames > 0 {
+            self.out.small_frame(Header::new(Kind::Taken, 0, 4), &frames.to_le_bytes());
+        }
+    }
+
     fn waiting_bytes(&self) -> usize {
         self.out.bytes() + self.writing
     }
@@ -166,6 +189,8 @@ pub(crate) struct Mux {
     /// What `goodbye` is, and whether it is closed, for those who ask often.
     leaving: AtomicBool,
     over: AtomicBool,
+    /// What the peer has of this side's, too.
+    shelf: Option<Arc<Shelf>>,
     state: Mutex<State>,
 }
 
@@ -176,11 +201,12 @@ impl Mux {
         (peer_credit, peer_calls): (u32, u32),
         dictionaries: Dictionaries,
         sent: Vec<u64>,
+        shelf: Option<Arc<Shelf>>,
     ) -> Arc<Mux> {
         let state = Mutex::new(State { next_id: 1, sent_dictionaries: sent, ..State::default() });
         let (peer_credit, leaving, over) =
             (peer_credit.into(), AtomicBool::new(false), AtomicBool::new(false));
-        Arc::new(Mux { peer, limits, peer_credit, peer_calls, dictionaries, leaving, over, state })
+        Arc::new(Mux { peer, limits, peer_credit, peer_calls, dictionaries, leaving, over, shelf, state })
     }
 
     fn refused(&self, fault: Fault) -> NodeError {
@@ -309,6 +335,35 @@ impl Mux {
             waker.wake();
         }
         Ok(())
+    }
+
+    /// A frame's records were copied off the peer's shelf. It is told soon: with the next credit, or when they are many, or nothing may follow.
+    pub(crate) fn on_placed(&self, bytes: usize, last: bool) {
+        let mut state = self.state.lock();
+        state.taken.frames += 1;
+        state.taken.bytes += bytes;
+        if last || state.taken.bytes >= TAKEN_BYTES {
+            state.say_taken();
+        }
+    }
+
+    /// The peer has copied so many frames' records.
+    pub(crate) fn on_taken(&self, payload: &[u8]) -> Result<()> {
+        let frames = payload.first_chunk().map_or(0, |b| u32::from_le_bytes(*b) as usize);
+        let mut state = self.state.lock();
+        if frames == 0 || frames > state.told.len() {
+            return Err(
+                self.violation(format!("{frames} frames taken off the shelf, of {}", state.told.len()))
+            );
+        }
+        let bytes: usize = state.told.drain(..frames).map(|(bytes, _)| bytes).sum();
+        state.told_bytes = state.told_bytes.saturating_sub(bytes);
+        Ok(())
+    }
+
+    /// Whether the peer has this side's shelf.
+    pub(crate) fn has_shelf(&self) -> bool {
+        self.shelf.is_some()
     }
 
     pub(crate) fn on_credit(&self, id: u32, payload: &[u8]) -> Result<()> {
@@ -511,6 +566,7 @@ impl Call {
             if call.consumed >= u64::from(self.mux.limits.credit_bytes / 4) && !call.ended {
                 let back = std::mem::take(&mut call.consumed);
                 call.receive_credit += back;
+                state.say_taken();
                 state.out.small_frame(Header::new(Kind::Credit, self.id, 4), &(back as u32).to_le_bytes());
                 state.wake_driver();
             }
@@ -605,6 +661,19 @@ impl Call {
             return Poll::Pending;
         }
         call.send_credit -= cost;
+        let shelf =
+            self.mux.shelf.as_ref().filter(|_| {
+                flags & RECORDS != 0 && length > 0 && state.told_bytes + length <= TOLD_BYTES_MAX
+            });
+        if let Some((places, held)) = shelf.and_then(|shelf| shelf.places(parts)) {
+            let flags = flags & !RECORDS | PLACED;
+            let header = Header { flags, ..Header::new(Kind::Data, self.id, places.len()) };
+            state.out.small_frame(header, &places);
+            state.told.push_back((length, held));
+            state.told_bytes += length;
+            state.wake_driver();
+            return Poll::Ready(Ok(()));
+        }
         match parts {
             _ if flags & RECORDS != 0 => state.out.records(header, parts),
             [one] => state.out.frame(header, one),

@@ -110,7 +110,7 @@ pub(crate) struct Raw<S = TcpStream> {
 }
 
 pub(crate) fn hello() -> Hello {
-    Hello { repository: None, token: None, credit_bytes: 4 << 20, known: Vec::new() }
+    Hello { repository: None, token: None, credit_bytes: 4 << 20, known: Vec::new(), shelf: false }
 }
 
 pub(crate) fn frame(header: Header, payload: &[u8]) -> Vec<u8> {
