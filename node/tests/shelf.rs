@@ -12,8 +12,9 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
-use common::{Raw, body, frame, hello, hello_frame, new_store, open_frame, page, url};
+use common::{Raw, body, frame, hello, hello_frame, new_store, open_frame, page, until, url};
 use numbered::Numbered;
 use tempfile::TempDir;
 use tokio::io::AsyncReadExt;
@@ -21,12 +22,13 @@ use tokio::net::UnixStream;
 use webbase_node::wire::frame::{END, Header, Kind, PLACED, RECORDS};
 use webbase_node::wire::message::{self, Code, Hello, Request, SelectFrom, VERSION, Welcome};
 use webbase_node::wire::ranges::RangeSet;
-use webbase_node::wire::spec::StreamSpec;
+use webbase_node::wire::spec::{Condition, StreamSpec};
 use webbase_node::{Client, ClientSettings, Select, Server, Service, Settings, StorePages, StreamRequest};
 use webbase_storage::{Compression, Organization, Page, Record};
 
 /// What a connection may be told of and has not taken.
 const TOLD_BYTES_MAX: u64 = 4 << 20;
+const TOLD_SLOTS_MAX: u64 = 6;
 /// Pages of each size: in one frame, in several, and too large for the shelf.
 const SIZES: [(usize, usize); 3] = [(600, 20_000), (8, 700_000), (1, 3_000_000)];
 
@@ -74,11 +76,15 @@ impl Node {
 }
 
 fn request() -> Request {
+    request_of(StreamSpec::all())
+}
+
+fn request_of(spec: StreamSpec) -> Request {
     Request::Select {
         generation: 1,
         direct: false,
         ranges: RangeSet::all(),
-        spec: StreamSpec::all(),
+        spec,
         importance: 0,
         from: SelectFrom::Cursor("start".into()),
         shared: true,
@@ -90,11 +96,17 @@ fn request() -> Request {
 struct Came {
     placed: u64,
     sent: u64,
+    /// Frames whose places were told.
+    places: u32,
 }
 
 /// Takes a whole stream, giving credit for all of it; says that frames were taken if `says`.
 async fn take_all(raw: &mut Raw<UnixStream>, says: bool) -> Came {
-    raw.send(&open_frame(1, true, &request())).await;
+    take_all_of(raw, &request(), says).await
+}
+
+async fn take_all_of(raw: &mut Raw<UnixStream>, request: &Request, says: bool) -> Came {
+    raw.send(&open_frame(1, true, request)).await;
     let mut came = Came::default();
     loop {
         let (header, payload) = raw.next().await.expect("a stream that goes on");
@@ -104,9 +116,9 @@ async fn take_all(raw: &mut Raw<UnixStream>, says: bool) -> Came {
         let mut cost = u64::from(header.length);
         if header.flags & PLACED != 0 {
             assert_eq!(header.flags & RECORDS, 0);
-            let lengths = payload.chunks(8).map(|p| u32::from_le_bytes(p[4..8].try_into().unwrap()));
+            let lengths = payload.chunks(16).map(|p| u32::from_le_bytes(p[12..].try_into().unwrap()));
             cost = lengths.map(u64::from).sum();
-            came.placed += cost;
+            (came.placed, came.places) = (came.placed + cost, came.places + 1);
             if says {
                 raw.send(&frame(Header::new(Kind::Taken, 0, 4), &1_u32.to_le_bytes())).await;
             }
@@ -121,8 +133,8 @@ async fn take_all(raw: &mut Raw<UnixStream>, says: bool) -> Came {
     }
 }
 
-async fn stream_of(client: &Client) -> webbase_node::PageReader {
-    let select = Select { spec: Arc::new(StreamSpec::all()), importance: 0, shared: true };
+fn stream_of(client: &Client, spec: StreamSpec) -> webbase_node::PageReader {
+    let select = Select { spec: Arc::new(spec), importance: 0, shared: true };
     let request = StreamRequest { generation: 1, select: Some(select), ..StreamRequest::default() };
     client.stream(&request).unwrap()
 }
@@ -141,7 +153,7 @@ async fn everybody_gets_every_page_once_by_whichever_way() {
         let settings = ClientSettings { door, ..ClientSettings::default() };
         let client = Client::connect(node.address(), settings).await.unwrap();
         tasks.push(tokio::spawn(async move {
-            let (mut stream, mut seen) = (stream_of(&client).await, BTreeMap::new());
+            let (mut stream, mut seen) = (stream_of(&client, StreamSpec::all()), BTreeMap::new());
             let mut kept = Vec::new();
             while let Some(record) = stream.next().await {
                 let record = record.unwrap();
@@ -153,14 +165,20 @@ async fn everybody_gets_every_page_once_by_whichever_way() {
                 }
             }
             kept.iter().for_each(|record| _ = is_whole(record));
-            seen
+            (seen, client)
         }));
     }
+    let mut clients = Vec::new();
     for task in tasks {
-        let seen = task.await.unwrap();
+        let (seen, client) = task.await.unwrap();
         assert_eq!(seen.len(), sizes().count());
         assert!(seen.values().all(|times| *times == 1));
+        clients.push(client);
     }
+    // Three of them came by the shelf, and have said all that they took, though they are connected still and may come back.
+    let taken = || node.server.load().shelf_taken_bytes;
+    until("all is taken", || taken() > 3 * 15_000_000).await;
+    until("the shelf is free", || node.server.load().shelf_batches == 0).await;
 }
 
 #[tokio::test]
@@ -184,9 +202,69 @@ async fn who_does_not_say_what_it_has_taken_holds_little_and_gets_everything() {
     let came = take_all(&mut raw, false).await;
     assert!(came.placed <= TOLD_BYTES_MAX && came.placed > TOLD_BYTES_MAX / 2, "{came:?}");
     assert!(came.sent > 10_000_000, "{came:?}");
+    let held = node.server.load().shelf_batches;
+    assert!((1..=TOLD_SLOTS_MAX).contains(&held), "{held} batches are held");
     // Others have the rest of it.
     let mut other = node.knock(true).await;
     assert!(take_all(&mut other, true).await.placed > 15_000_000);
+}
+
+/// A page of each batch, or a few, is not worth a batch that stays where it is.
+#[tokio::test]
+async fn who_wants_little_holds_nothing() {
+    let node = Node::start().await;
+    let mut raw = node.knock(true).await;
+    for one_in in [2, 20, 100] {
+        let spec = StreamSpec::all().with(Condition::Sample(one_in));
+        let came = take_all_of(&mut raw, &request_of(spec), false).await;
+        assert!(came.sent > 0, "{came:?}");
+        let held = node.server.load().shelf_batches;
+        assert!(held <= TOLD_SLOTS_MAX, "one in {one_in}: {held} batches are held");
+    }
+    // What it was told of at first it holds still; when that is gone, all is.
+    drop(raw);
+    until("the shelf is free", || node.server.load().shelf_batches == 0).await;
+}
+
+/// On a connection that goes on, what was taken last is said though nothing else is, and a call that is given up gives back what was on its way to it.
+#[tokio::test]
+async fn streams_that_end_or_are_dropped_hold_nothing() {
+    let node = Node::start().await;
+    let client = Client::connect(node.address(), ClientSettings::default()).await.unwrap();
+    // A frame of a batch, which is less than credit is given for.
+    let some = Condition::Prefix((200..210).map(url).collect());
+    let mut stream = stream_of(&client, StreamSpec::all().with(some));
+    let mut pages = 0;
+    while let Some(record) = stream.next().await {
+        is_whole(&record.unwrap());
+        pages += 1;
+    }
+    assert_eq!(pages, 10);
+    until("the shelf is free", || node.server.load().shelf_batches == 0).await;
+    assert!(node.server.load().shelf_taken_bytes > 100_000);
+    for _ in 0..5 {
+        let mut stream = stream_of(&client, StreamSpec::all());
+        stream.next().await.unwrap().unwrap();
+    }
+    until("the shelf is free", || node.server.load().shelf_batches == 0).await;
+}
+
+/// A server that goes down does not leave before the last records were taken: there would be others in their place.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_goes_down_waits_until_all_is_taken() {
+    let node = Node::start().await;
+    let mut raw = node.knock(true).await;
+    let came = take_all(&mut raw, false).await;
+    let Node { _folder, server } = node;
+    let down = tokio::spawn(server.shutdown(Duration::from_secs(60)));
+    assert_eq!(raw.next().await.unwrap().0.kind, Kind::Goodbye);
+    // It answers, so it is there, and has gone round once since the goodbye.
+    raw.send(&frame(Header::new(Kind::Ping, 0, 0), &[])).await;
+    assert_eq!(raw.next().await.unwrap().0.kind, Kind::Pong);
+    assert!(!down.is_finished());
+    raw.send(&frame(Header::new(Kind::Taken, 0, 4), &came.places.to_le_bytes())).await;
+    assert!(raw.next().await.is_none());
+    assert!(down.await.unwrap(), "in good order");
 }
 
 #[tokio::test]
@@ -217,7 +295,7 @@ async fn readers_that_stop_do_not_take_the_shelf_from_the_others() {
     let mut stopped = Vec::new();
     for _ in 0..3 {
         let client = Client::connect(node.address(), ClientSettings::default()).await.unwrap();
-        let mut stream = stream_of(&client).await;
+        let mut stream = stream_of(&client, StreamSpec::all());
         stream.next().await.unwrap().unwrap();
         stopped.push((client, stream));
     }

@@ -168,6 +168,10 @@ pub struct Load {
     pub scanned_bytes: u64,
     /// Pages that streams have sent since the start.
     pub streamed_pages: u64,
+    /// Bytes of records that clients on the same machine have taken out of memory shared with them since the start.
+    pub shelf_taken_bytes: u64,
+    /// Batches of records in that memory.
+    pub shelf_batches: u64,
 }
 
 #[derive(Default)]
@@ -253,6 +257,7 @@ impl Server {
         let repository = service.pages.as_ref().map(|p| p.repository_key().fingerprint());
         let batch_memory = Arc::new(Semaphore::new((settings.batches_bytes_max >> 10).max(1)));
         let door = if settings.has_tls() { None } else { Door::open() };
+        let shelf = door.as_ref().filter(|_| service.pages.is_some()).and_then(|_| Shelf::open());
         let inner = Arc::new(Inner {
             settings,
             service,
@@ -267,7 +272,7 @@ impl Server {
             ended: Notify::new(),
             leaving: watch::Sender::new(false),
             door: door.as_ref().map(|door| door.name.clone()),
-            shelf: door.as_ref().and_then(|_| Shelf::open()),
+            shelf,
         });
         let mut listening = JoinSet::new();
         listening.spawn(listen(inner.clone(), listener, serving.clone()));
@@ -387,6 +392,8 @@ impl Inner {
             lookups_answered: counters.lookups_answered.load(Ordering::Relaxed),
             scanned_bytes: counters.scanned_bytes.load(Ordering::Relaxed),
             streamed_pages: counters.streamed_pages.load(Ordering::Relaxed),
+            shelf_taken_bytes: self.shelf.as_ref().map_or(0, |shelf| shelf.taken_bytes()),
+            shelf_batches: self.shelf.as_ref().map_or(0, |shelf| shelf.used()),
         }
     }
 

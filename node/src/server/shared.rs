@@ -16,7 +16,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -44,6 +44,8 @@ const QUEUE: usize = 8;
 /// What is spent on waiting for a client while others have nothing to do, at once and over time.
 const PATIENCE: Duration = Duration::from_millis(500);
 const PATIENCE_SHARE: u32 = 50;
+/// Who has taken nothing for so long is not about to.
+const STUCK: Duration = Duration::from_millis(250);
 /// Between two looks at who waits for whom.
 const LOOK: Duration = Duration::from_millis(5);
 
@@ -109,13 +111,73 @@ pub(super) struct Scans {
     under_way: Mutex<HashMap<(u64, bool), mpsc::UnboundedSender<Subscriber>>>,
 }
 
+/// A client, as the scan sees it.
 struct Subscriber {
     batches: mpsc::Sender<Arc<Batch>>,
+    /// See [`Seat`].
+    waits: Arc<AtomicBool>,
     patience: Duration,
     /// Its client has the server's shelf.
     has_shelf: bool,
     /// In its queue, when that was looked at last.
     room: usize,
+    /// When that was last found to be another, or a batch was handed out.
+    moved_at: Instant,
+}
+
+/// A scan, as a client sees it.
+struct Seat {
+    batches: mpsc::Receiver<Arc<Batch>>,
+    /// Whether the client waits for a batch. An empty queue does not say so: it may be busy with the last one.
+    waits: Arc<AtomicBool>,
+}
+
+impl Seat {
+    /// The next batch; `None` when the client was let go, or the scan ended.
+    async fn next(&mut self) -> Option<Arc<Batch>> {
+        self.waits.store(true, Ordering::Relaxed);
+        let batch = self.batches.recv().await;
+        self.waits.store(false, Ordering::Relaxed);
+        batch
+    }
+}
+
+impl Subscriber {
+    fn new(has_shelf: bool) -> (Subscriber, Seat) {
+        let ((batches, queue), waits) = (mpsc::channel(QUEUE), Arc::new(AtomicBool::new(false)));
+        let seat = Seat { batches: queue, waits: waits.clone() };
+        let (patience, room, moved_at) = (PATIENCE, QUEUE, Instant::now());
+        (Subscriber { batches, waits, patience, has_shelf, room, moved_at }, seat)
+    }
+
+    fn is_gone(&self) -> bool {
+        self.batches.is_closed()
+    }
+
+    fn is_full(&self) -> bool {
+        self.batches.capacity() == 0
+    }
+
+    /// It has nothing to do.
+    fn is_idle(&self) -> bool {
+        self.batches.capacity() == QUEUE && self.waits.load(Ordering::Relaxed)
+    }
+
+    /// It has done nothing for a while.
+    fn is_stuck(&mut self) -> bool {
+        let room = self.batches.capacity();
+        if room != self.room {
+            (self.room, self.moved_at) = (room, Instant::now());
+        }
+        self.moved_at.elapsed() >= STUCK
+    }
+
+    /// Gives it a batch; false when it is gone.
+    fn give(&mut self, batch: &Arc<Batch>) -> bool {
+        let sent = self.batches.try_send(batch.clone()).is_ok();
+        (self.room, self.moved_at) = (self.batches.capacity(), Instant::now());
+        sent
+    }
 }
 
 /// A request that takes part in a shared scan.
@@ -161,9 +223,7 @@ struct Client<'a> {
 impl Client<'_> {
     /// Takes part in the scan; returns where it was detached, or `None` if it has everything.
     async fn join(&self) -> Result<Option<Rotation>, Stop> {
-        let (batches, mut queue) = mpsc::channel(QUEUE);
-        let has_shelf = self.call.mux().has_shelf();
-        let subscriber = Subscriber { batches, patience: PATIENCE, has_shelf, room: QUEUE };
+        let (subscriber, mut seat) = Subscriber::new(self.call.mux().has_shelf());
         let direct = self.scan.access == Access::Direct;
         {
             let mut under_way = self.inner.scans.under_way.lock();
@@ -181,7 +241,7 @@ impl Client<'_> {
             }
         }
         let mut rotation: Option<Rotation> = None;
-        while let Some(batch) = queue.recv().await {
+        while let Some(batch) = seat.next().await {
             let at = *rotation.get_or_insert(Rotation { joined: batch.at, at: batch.at, end: None });
             let (picked, next) = self.pick(batch, at).await?;
             send_picked(self.inner, self.pages, self.call, picked).await?;
@@ -324,7 +384,7 @@ async fn run(
             if !batch.is_last {
                 reading = Some(read(source, batch.next, &subscribers));
             }
-            hand_out(&mut subscribers, &joiners, Arc::new(batch)).await;
+            hand_out(&mut subscribers, &mut joiners, Arc::new(batch)).await;
             if subscribers.is_empty() {
                 let mut under_way = inner.scans.under_way.lock();
                 match joiners.try_recv() {
@@ -345,32 +405,35 @@ fn take_in(joiners: &mut mpsc::UnboundedReceiver<Subscriber>, subscribers: &mut 
     }
 }
 
-/// Gives a batch to everybody; who is too slow for the others, or gone, is let go.
+/// Gives a batch to everybody; who is too slow for the others, or gone, is let go. Who joins meanwhile gets the next one.
 async fn hand_out(
     subscribers: &mut Vec<Subscriber>,
-    joiners: &mpsc::UnboundedReceiver<Subscriber>,
+    joiners: &mut mpsc::UnboundedReceiver<Subscriber>,
     batch: Arc<Batch>,
 ) {
     let began = Instant::now();
+    let mut joining = Vec::new();
     loop {
-        subscribers.retain(|s| !s.batches.is_closed());
-        let Some(full) = subscribers.iter().find(|s| s.batches.capacity() == 0) else { break };
+        subscribers.retain(|s| !s.is_gone());
+        let Some(full) = subscribers.iter().find(|s| s.is_full()) else { break };
         let waited = Instant::now();
         // Room or not, it is looked at again.
         let _room = timeout(LOOK, full.batches.reserve()).await.map(drop);
-        let waited = waited.elapsed();
+        // When all of the server stood still, that was nobody's fault.
+        let waited = waited.elapsed().min(2 * LOOK);
+        take_in(joiners, &mut joining);
+        joining.retain(|s| !s.is_gone());
         // Somebody has nothing to do, or wants to join, and of the others, too, nobody does anything.
-        let is_idle = |s: &Subscriber| s.batches.capacity() == QUEUE;
-        let is_stuck = |s: &Subscriber| s.batches.capacity() == s.room;
-        let they_wait = (!joiners.is_empty() || subscribers.iter().any(is_idle))
-            && subscribers.iter().all(|s| is_idle(s) || s.batches.capacity() == 0 || is_stuck(s));
-        subscribers.iter_mut().for_each(|s| s.room = s.batches.capacity());
-        if they_wait {
+        let somebody_waits = !joining.is_empty() || subscribers.iter().any(Subscriber::is_idle);
+        let mut do_nothing = 0;
+        for s in subscribers.iter_mut() {
+            do_nothing += usize::from(s.is_stuck() | s.is_idle() | s.is_full());
+        }
+        if somebody_waits && do_nothing == subscribers.len() {
             subscribers.retain_mut(|s| {
-                if s.batches.capacity() > 0 {
-                    return true;
+                if s.is_full() {
+                    s.patience = s.patience.saturating_sub(waited);
                 }
-                s.patience = s.patience.saturating_sub(waited);
                 !s.patience.is_zero()
             });
         }
@@ -378,10 +441,9 @@ async fn hand_out(
     let earned = began.elapsed().max(Duration::from_millis(1)) / PATIENCE_SHARE;
     subscribers.retain_mut(|s| {
         s.patience = (s.patience + earned).min(PATIENCE);
-        let sent = s.batches.try_send(batch.clone()).is_ok();
-        s.room = s.batches.capacity();
-        sent
+        s.give(&batch)
     });
+    subscribers.append(&mut joining);
 }
 
 #[cfg(test)]
@@ -394,39 +456,83 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_slow_client_is_let_go_and_equal_ones_are_not() {
-        let subscriber = || {
-            let (batches, queue) = mpsc::channel(QUEUE);
-            (Subscriber { batches, patience: PATIENCE, has_shelf: false, room: QUEUE }, queue)
-        };
-        let ((fast, mut fast_queue), (slow, slow_queue)) = (subscriber(), subscriber());
+        let ((fast, mut fast_seat), (slow, slow_seat)) = (Subscriber::new(false), Subscriber::new(false));
         let mut subscribers = vec![fast, slow];
-        let (joining, joiners) = mpsc::unbounded_channel();
-        let began = tokio::time::Instant::now();
+        let (joining, mut joiners) = mpsc::unbounded_channel();
+        let began = Instant::now();
         for _ in 0..100 {
-            hand_out(&mut subscribers, &joiners, empty()).await;
-            assert!(fast_queue.try_recv().is_ok());
+            let (_, batch) =
+                tokio::join!(hand_out(&mut subscribers, &mut joiners, empty()), fast_seat.next());
+            assert!(batch.is_some());
         }
         assert_eq!(subscribers.len(), 1, "one took nothing");
-        assert_eq!(slow_queue.len(), QUEUE, "what it was given it keeps");
+        assert_eq!(slow_seat.batches.len(), QUEUE, "what it was given it keeps");
         assert!(began.elapsed() < PATIENCE * 4);
 
         // Those that take nothing hold nobody up while they are alone, and are let go for who wants to join.
-        let ((slow, _slow_queue), (later, _later_queue)) = (subscriber(), subscriber());
+        let ((slow, _slow_seat), (later, _later_seat)) = (Subscriber::new(false), Subscriber::new(false));
         let mut subscribers = vec![slow];
         for _ in 0..3 {
-            hand_out(&mut subscribers, &joiners, empty()).await;
+            hand_out(&mut subscribers, &mut joiners, empty()).await;
         }
         subscribers.push(later);
         for _ in 3..QUEUE {
-            hand_out(&mut subscribers, &joiners, empty()).await;
+            hand_out(&mut subscribers, &mut joiners, empty()).await;
         }
-        let alone = timeout(PATIENCE * 10, hand_out(&mut subscribers, &joiners, empty())).await;
+        let alone = timeout(PATIENCE * 10, hand_out(&mut subscribers, &mut joiners, empty())).await;
         assert!(alone.is_err(), "they are waited for");
-        let (joiner, _queue) = subscriber();
+        let (joiner, mut seat) = Subscriber::new(false);
         assert!(joining.send(joiner).is_ok());
-        for _ in 0..QUEUE {
-            timeout(PATIENCE * 4, hand_out(&mut subscribers, &joiners, empty())).await.unwrap();
+        for n in 0..=QUEUE {
+            let given = timeout(PATIENCE * 4, hand_out(&mut subscribers, &mut joiners, empty()));
+            match n {
+                0 => given.await.unwrap(),
+                _ => tokio::join!(given, seat.next()).0.unwrap(),
+            }
         }
-        assert!(subscribers.is_empty());
+        assert_eq!(subscribers.len(), 1, "who wanted to join is there, and nobody else");
+
+        // Nobody is let go for one that has given up.
+        let ((slow, _slow_seat), (joiner, seat)) = (Subscriber::new(false), Subscriber::new(false));
+        let mut subscribers = vec![slow];
+        for _ in 0..QUEUE {
+            hand_out(&mut subscribers, &mut joiners, empty()).await;
+        }
+        drop(seat);
+        assert!(joining.send(joiner).is_ok());
+        let alone = timeout(PATIENCE * 10, hand_out(&mut subscribers, &mut joiners, empty())).await;
+        assert!(alone.is_err() && subscribers.len() == 1);
+    }
+
+    /// Clients at one pace that is not the disk's, and one of them came later: its queue is empty, theirs are full, and nobody is in anybody's way. One at half
+    /// their pace is.
+    #[tokio::test(start_paused = true)]
+    async fn clients_that_take_their_time_are_not_in_each_others_way() {
+        for (each_ms, early, slower) in [(10, 2, 0), (30, 4, 0), (100, 9, 0), (30, 4, 1)] {
+            let client = |n: u64, each_ms: u64| {
+                let (subscriber, mut seat) = Subscriber::new(false);
+                tokio::spawn(async move {
+                    // None takes as long as the others for every batch.
+                    for batch in 0.. {
+                        if seat.next().await.is_none() {
+                            return;
+                        }
+                        let differs = (n * 7 + batch * 5) % 11;
+                        tokio::time::sleep(Duration::from_millis(each_ms * (95 + differs) / 100)).await;
+                    }
+                });
+                subscriber
+            };
+            let paces = (0..early).map(|_| each_ms).chain((0..slower).map(|_| 2 * each_ms));
+            let mut subscribers: Vec<Subscriber> = paces.zip(0..).map(|(each, n)| client(n, each)).collect();
+            let (joining, mut joiners) = mpsc::unbounded_channel();
+            for batch in 0..300 {
+                if batch == 50 {
+                    assert!(joining.send(client(99, each_ms)).is_ok());
+                }
+                hand_out(&mut subscribers, &mut joiners, empty()).await;
+            }
+            assert_eq!(subscribers.len(), early + 1, "{each_ms} ms a batch");
+        }
     }
 }

@@ -13,7 +13,7 @@ use super::frame::{END, Header, Kind, PLACED, RECORDS};
 use super::link::{Input, Output, Socket};
 use super::message::{self, Code, Fault};
 use super::mux::Mux;
-use super::shelf::View;
+use super::shelf::{Untaken, View};
 use crate::error::{NodeError, Result};
 
 /// Rounds of reading and writing before other tasks get their turn, and bytes read: whoever takes them should find them where the
@@ -249,10 +249,13 @@ impl<S: Socket, A: Accept> Driver<S, A> {
         let mux = &self.mux;
         let Some(view) = &self.view else { return Err(mux.violation("places on a shelf that is not here")) };
         let taken = self.input.with_payload(header, |places| view.take(places));
-        let payload = taken.map_err(|e| mux.violation(e))?.map_err(|what| mux.violation(what))?;
-        let is_open = mux.is_open(header.call);
-        mux.on_placed(payload.len(), !is_open || header.flags & END != 0);
-        if !is_open {
+        let payload = match taken.map_err(|e| mux.violation(e))? {
+            Ok(payload) => payload,
+            Err(Untaken::Wrong(what)) => return Err(mux.violation(what)),
+            Err(Untaken::Gone) => return Err(self.closed("it was over before its last records were taken")),
+        };
+        mux.on_placed(payload.len());
+        if !mux.is_open(header.call) {
             return Ok(());
         }
         let flags = header.flags & !PLACED | RECORDS;
@@ -345,4 +348,52 @@ pub(crate) async fn last_word<S: Socket>(socket: &mut S, output: &mut Output, fa
     };
     // An error that cannot be delivered is the peer's loss.
     let _ = tokio::time::timeout(LINGER, tell).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::UnixStream;
+
+    use super::super::message::Request;
+    use super::super::mux::Limits;
+    use super::super::shelf::Shelf;
+    use super::*;
+
+    /// A client that is told of places late, when what was there has gone, and other records have come, which are as whole.
+    #[tokio::test]
+    async fn a_client_takes_no_records_but_those_it_was_told_of() {
+        let (mut near, far) = UnixStream::pair().unwrap();
+        let shelf = Shelf::open().unwrap();
+        shelf.hand_over(&near).await.unwrap();
+        let view = View::receive(&far).await.unwrap().ok();
+        let mux = |shelf| {
+            let limits = Limits::default();
+            let given = (limits.credit_bytes, limits.calls_max);
+            Mux::new("peer".into(), limits, given, Default::default(), Vec::new(), shelf)
+        };
+        let (client, server) = (mux(None), mux(Some(shelf.clone())));
+        tokio::spawn(Driver::new(far, Input::default(), client.clone(), AcceptNone, true).seeing(view).run());
+        let call = client.open(&Request::Ping, true).unwrap();
+        let answer = server.accept(1, true).unwrap().unwrap();
+        let batch = |text: u8| shelf.put([&[text; 100_000][..]].into_iter()).unwrap();
+        for text in [1, 2] {
+            answer.send_records(&[batch(text)], 0).await.unwrap();
+            let mut output = Output::default();
+            server.take_output(&mut output);
+            assert!(output.bytes() < 100, "places, no records");
+            if text == 2 {
+                // As when the server counts the connection as over.
+                server.on_taken(&2_u32.to_le_bytes()).unwrap();
+                drop(batch(3));
+            }
+            while !output.is_empty() {
+                poll_fn(|cx| output.poll_write(&mut near, cx)).await.unwrap();
+            }
+            match call.receive(None).await {
+                Ok(Some(item)) if text == 1 => assert_eq!(&item.payload[..], [1; 100_000]),
+                Err(NodeError::Closed { .. }) if text == 2 => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    }
 }

@@ -250,14 +250,14 @@ mod tests {
     use proptest::prelude::*;
 
     fn kinds() -> impl Strategy<Value = Kind> {
-        (1..=11_u8).prop_map(|byte| Kind::from_byte(byte).unwrap())
+        (1..=12_u8).prop_map(|byte| Kind::from_byte(byte).unwrap())
     }
 
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
-        fn frames_come_back(kind in kinds(), flags in 0..32_u8, call in any::<u32>(), payload in proptest::collection::vec(any::<u8>(), 0..300)) {
+        fn frames_come_back(kind in kinds(), flags in 0..64_u8, call in any::<u32>(), payload in proptest::collection::vec(any::<u8>(), 0..300)) {
             let flags = if kind == Kind::Data { flags } else { flags & END };
             let payload = &payload[..payload.len().min(kind.bytes_max() as usize)];
             let header = Header { flags, ..Header::new(kind, call, payload.len()) };

@@ -23,7 +23,7 @@ use webbase_storage::{Dictionaries, Dictionary};
 use super::frame::{self, DATA_BYTES, DICTIONARY, END, Header, Kind, PART, PLACED, RECORDS};
 use super::link::Output;
 use super::message::{self, Code, Fault, Request};
-use super::shelf::{Shelf, TOLD_BYTES_MAX};
+use super::shelf::{Placed, Shelf, TOLD_BYTES_MAX, TOLD_SLOTS_MAX};
 use crate::error::{NodeError, Result};
 
 /// What a data frame costs at least.
@@ -126,11 +126,46 @@ struct State {
     goodbye: bool,
     sent_dictionaries: Vec<u64>,
     taken_dictionaries: usize,
-    /// Records that the peer was told the places of, frame by frame, and has not taken; and their bytes.
-    told: VecDeque<(usize, Vec<Bytes>)>,
-    told_bytes: usize,
+    /// What the peer was told the places of, and has not taken.
+    told: Told,
     /// What this side has taken off the peer's shelf and not said yet.
     taken: Taken,
+}
+
+/// Records that a peer was told the places of, frame by frame.
+#[derive(Default)]
+struct Told {
+    frames: VecDeque<ToldFrame>,
+    bytes: usize,
+    /// Slots that these lie in, each as often as it comes after another.
+    slots: usize,
+}
+
+struct ToldFrame {
+    bytes: usize,
+    slot: u32,
+    _held: Bytes,
+}
+
+impl Told {
+    /// Whether so many bytes more may be told of.
+    fn has_room(&self, bytes: usize) -> bool {
+        self.bytes + bytes <= TOLD_BYTES_MAX && self.slots < TOLD_SLOTS_MAX
+    }
+
+    fn push(&mut self, bytes: usize, slot: u32, held: Bytes) {
+        self.slots += usize::from(self.frames.back().is_none_or(|last| last.slot != slot));
+        self.bytes += bytes;
+        self.frames.push_back(ToldFrame { bytes, slot, _held: held });
+    }
+
+    /// The first one was taken; says how many bytes it had.
+    fn pop(&mut self) -> usize {
+        let Some(ToldFrame { bytes, slot, .. }) = self.frames.pop_front() else { return 0 };
+        self.slots -= usize::from(self.frames.front().is_none_or(|next| next.slot != slot));
+        self.bytes -= bytes;
+        bytes
+    }
 }
 
 /// Frames taken off a shelf, and bytes.
@@ -337,12 +372,12 @@ impl Mux {
         Ok(())
     }
 
-    /// A frame's records were copied off the peer's shelf. It is told soon: with the next credit, or when they are many, or nothing may follow.
-    pub(crate) fn on_placed(&self, bytes: usize, last: bool) {
+    /// A frame's records were copied off the peer's shelf. It is told soon: with the next credit, when they are many, or with the next tick.
+    pub(crate) fn on_placed(&self, bytes: usize) {
         let mut state = self.state.lock();
         state.taken.frames += 1;
         state.taken.bytes += bytes;
-        if last || state.taken.bytes >= TAKEN_BYTES {
+        if state.taken.bytes >= TAKEN_BYTES {
             state.say_taken();
         }
     }
@@ -351,13 +386,14 @@ impl Mux {
     pub(crate) fn on_taken(&self, payload: &[u8]) -> Result<()> {
         let frames = payload.first_chunk().map_or(0, |b| u32::from_le_bytes(*b) as usize);
         let mut state = self.state.lock();
-        if frames == 0 || frames > state.told.len() {
-            return Err(
-                self.violation(format!("{frames} frames taken off the shelf, of {}", state.told.len()))
-            );
+        let told = state.told.frames.len();
+        if frames == 0 || frames > told {
+            return Err(self.violation(format!("{frames} frames taken off the shelf, of {told}")));
         }
-        let bytes: usize = state.told.drain(..frames).map(|(bytes, _)| bytes).sum();
-        state.told_bytes = state.told_bytes.saturating_sub(bytes);
+        let bytes = (0..frames).map(|_| state.told.pop()).sum();
+        if let Some(shelf) = &self.shelf {
+            shelf.count_taken(bytes);
+        }
         Ok(())
     }
 
@@ -440,10 +476,10 @@ impl Mux {
         self.leaving.load(Ordering::Relaxed)
     }
 
-    /// Whether there is nothing left to do: no call, nothing to write.
+    /// Whether there is nothing left to do: no call, nothing to write, nothing on the shelf that the peer has yet to take.
     pub(crate) fn is_quiet(&self) -> bool {
         let state = self.state.lock();
-        state.calls.is_empty() && state.waiting_bytes() == 0
+        state.calls.is_empty() && state.waiting_bytes() == 0 && state.told.frames.is_empty()
     }
 
     /// Ends everything; all waiting calls learn why.
@@ -495,6 +531,7 @@ impl Mux {
     pub(crate) fn tick(&self, now: Instant) -> bool {
         let mut state = self.state.lock();
         state.out.let_go();
+        state.say_taken();
         for call in state.calls.values_mut() {
             if call.deadline.is_some_and(|deadline| deadline <= now) {
                 call.timed_out = true;
@@ -661,16 +698,13 @@ impl Call {
             return Poll::Pending;
         }
         call.send_credit -= cost;
-        let shelf =
-            self.mux.shelf.as_ref().filter(|_| {
-                flags & RECORDS != 0 && length > 0 && state.told_bytes + length <= TOLD_BYTES_MAX
-            });
-        if let Some((places, held)) = shelf.and_then(|shelf| shelf.places(parts)) {
+        let may_place = flags & RECORDS != 0 && state.told.has_room(length);
+        let shelf = self.mux.shelf.as_ref().filter(|_| may_place);
+        if let Some(Placed { places, slot, held }) = shelf.and_then(|shelf| shelf.places(parts)) {
             let flags = flags & !RECORDS | PLACED;
             let header = Header { flags, ..Header::new(Kind::Data, self.id, places.len()) };
             state.out.small_frame(header, &places);
-            state.told.push_back((length, held));
-            state.told_bytes += length;
+            state.told.push(length, slot, held);
             state.wake_driver();
             return Poll::Ready(Ok(()));
         }
