@@ -31,6 +31,12 @@ impl Rows {
         (self.begins[row + 1] - self.begins[row]) as usize
     }
 
+    /// How many links rows have.
+    #[expect(clippy::indexing_slicing, reason = "callers pass rows there are; begins ascend")]
+    pub(crate) fn links(&self, rows: std::ops::Range<usize>) -> usize {
+        (self.begins[rows.end] - self.begins[rows.start]) as usize
+    }
+
     /// Calls `each` with every row of `rows`. This is the inner loop of everything: what begins a row ended the last.
     #[expect(clippy::indexing_slicing, reason = "callers pass rows there are; begins are ours and ascend")]
     pub(crate) fn for_rows(&self, rows: std::ops::Range<usize>, mut each: impl FnMut(usize, &[u32])) {

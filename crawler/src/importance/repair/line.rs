@@ -16,60 +16,88 @@ const FLOOR: f64 = 1e-2;
 /// A way that is all the last one but for this part says nothing.
 const NEW_MIN: f64 = 1e-8;
 
-/// Where the way began, and where the last one went.
-#[derive(Default)]
+/// Where the way began, and where the last one went. What they take is kept from one repair to the next: memory that is new to the process costs as much as two sweeps.
+#[derive(Debug, Clone)]
 pub(super) struct Line {
     sweeps: u32,
-    begin: Option<Begin>,
-    last: Option<Way>,
+    begun: bool,
+    begin: Begin,
+    has_last: bool,
+    last: Way,
     rounding: f64,
 }
 
+#[derive(Debug, Clone)]
 struct Begin {
     values: Vec<f64>,
     residual: Vec<f64>,
 }
 
 /// A direction v, and its image (λ − c·M)·v.
+#[derive(Debug, Clone)]
 struct Way {
     values: Vec<f64>,
     image: Vec<f64>,
 }
 
 impl Line {
-    /// A sweep has been made; every few of them values and residual go on along the line.
-    pub(super) fn swept(&mut self, values: &mut [f64], residual: &mut [f64]) {
+    pub(super) fn new(pages: usize) -> Line {
+        let none = || vec![0.0; pages];
+        let (begin, last) =
+            (Begin { values: none(), residual: none() }, Way { values: none(), image: none() });
+        Line { sweeps: 0, begun: false, begin, has_last: false, last, rounding: 0.0 }
+    }
+
+    /// A sweep has been made; every few of them values and residual go on along the line. Says whether they did.
+    pub(super) fn swept(&mut self, values: &mut [f64], residual: &mut [f64]) -> bool {
         self.sweeps += 1;
         if self.sweeps < SWEEPS {
-            return;
+            return false;
         }
         self.sweeps = 0;
-        match &mut self.begin {
+        if !self.begun {
             // What a few sweeps settle needs no line.
-            None => self.begin_at(values, residual),
-            Some(begin) => {
-                // A difference of values is as exact as the values are; the residual is kept as if it were exact.
-                let far = begin.go_on(values, residual, &mut self.last);
-                self.rounding += (1.0 + far.abs()) * f64::EPSILON;
+            self.begin_at(values, residual);
+            return false;
+        }
+        if !self.has_last {
+            for way in [&mut self.last.values, &mut self.last.image] {
+                way.clear();
+                way.resize(values.len(), 0.0);
             }
         }
+        let far = self.begin.go_on(values, residual, &mut self.last);
+        self.has_last = far.is_some();
+        if far.is_none() {
+            self.begin_at(values, residual);
+        }
+        // A difference of values is as exact as the values are; the residual is kept as if it were exact.
+        self.rounding += (1.0 + far.unwrap_or(0.0).abs()) * f64::EPSILON;
+        far.is_some()
     }
 
     /// λ is larger by `change`, and values and residual are others.
     pub(super) fn corrected(&mut self, change: f64, values: &[f64], residual: &[f64]) {
-        if self.begin.is_none() {
+        if !self.begun {
             return;
         }
         self.begin_at(values, residual);
         self.sweeps = 0;
-        if let Some(way) = &mut self.last {
-            way.image.iter_mut().zip(&way.values).for_each(|(image, along)| *image += change * along);
+        if self.has_last {
+            let way = self.last.image.iter_mut().zip(&self.last.values);
+            way.for_each(|(image, along)| *image += change * along);
         }
     }
 
     /// What comes is not on a line with what was.
     pub(super) fn forget(&mut self) {
-        (self.sweeps, self.begin, self.last) = (0, None, None);
+        (self.sweeps, self.begun, self.has_last) = (0, false, false);
+    }
+
+    /// Another repair begins, or another residual.
+    pub(super) fn start(&mut self) {
+        self.forget();
+        self.rounding = 0.0;
     }
 
     /// What rounding may have put between the residual and what it is taken for, of values that add up to 1.
@@ -78,19 +106,21 @@ impl Line {
     }
 
     fn begin_at(&mut self, values: &[f64], residual: &[f64]) {
-        self.begin = Some(Begin { values: values.to_vec(), residual: residual.to_vec() });
+        self.begun = true;
+        self.begin.values.clear();
+        self.begin.values.extend_from_slice(values);
+        self.begin.residual.clear();
+        self.begin.residual.extend_from_slice(residual);
     }
 }
 
 impl Begin {
-    /// Goes to where the residual is least; says how far that is, as a multiple of the way that sweeps went.
-    fn go_on(&mut self, values: &mut [f64], residual: &mut [f64], last: &mut Option<Way>) -> f64 {
-        let pages = values.len();
-        let way = last.get_or_insert_with(|| Way { values: vec![0.0; pages], image: vec![0.0; pages] });
-        let floor = FLOOR / pages.max(1) as f64;
+    /// Goes to where the residual is least; says how far that is, as a multiple of the way that sweeps went, or that this way says nothing new.
+    fn go_on(&mut self, values: &mut [f64], residual: &mut [f64], last: &mut Way) -> Option<f64> {
+        let floor = FLOOR / values.len().max(1) as f64;
         let (mut length, mut length_of_last, mut with_last) = (0.0, 0.0, 0.0);
         let (mut along, mut along_last) = (0.0, 0.0);
-        let places = self.residual.iter().zip(&*residual).zip(&way.image).zip(&self.values);
+        let places = self.residual.iter().zip(&*residual).zip(&last.image).zip(&self.values);
         for (((before, now), last), value) in places {
             let (image, weight) = (before - now, 1.0 / (value.max(0.0) + floor));
             length += image * image * weight;
@@ -104,24 +134,21 @@ impl Begin {
         let new_length = length - of_last * with_last;
         let far = (along - of_last * along_last) / new_length;
         if !far.is_finite() || new_length <= NEW_MIN * length {
-            *last = None;
-            self.values.copy_from_slice(values);
-            self.residual.copy_from_slice(residual);
-            return 1.0;
+            return None;
         }
-        let values = values.iter_mut().zip(&mut self.values).zip(&mut way.values);
+        let values = values.iter_mut().zip(&mut self.values).zip(&mut last.values);
         for ((now, before), way) in values {
             *way = *now - *before - of_last * *way;
             *before += far * *way;
             *now = *before;
         }
-        let residuals = residual.iter_mut().zip(&mut self.residual).zip(&mut way.image);
+        let residuals = residual.iter_mut().zip(&mut self.residual).zip(&mut last.image);
         for ((now, before), image) in residuals {
             *image = *before - *now - of_last * *image;
             *before -= far * *image;
             *now = *before;
         }
-        far
+        Some(far)
     }
 }
 
@@ -149,7 +176,7 @@ mod tests {
                 expected.iter().zip(values).map(|(expected, value)| expected - image * value).collect()
             };
             let mut residual = left(image, &values);
-            let (mut alone, mut line) = (residual.clone(), Line::default());
+            let (mut alone, mut line) = (residual.clone(), Line::new(5));
             for n in 0..4 * SWEEPS {
                 if n == 2 * SWEEPS {
                     image += change;

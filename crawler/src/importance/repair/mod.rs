@@ -19,13 +19,13 @@ mod residual;
 use std::collections::HashSet;
 
 use self::line::Line;
-use self::residual::{Pass, Residual};
+use self::residual::{Pass, Residual, sum_of};
 use super::graph::{Graph, share};
 use super::power::gather;
 use super::{FixedPoint, ImportanceError, Method, Personalisation, Settings, importance, personalisation};
 
 /// λ is corrected when the residual has come down to this part.
-const STAGE: f64 = 0.02;
+const STAGE: f64 = 0.005;
 /// Corrections after which something is wrong.
 const CORRECTIONS_MAX: u32 = 50;
 /// A vector of so many times the pages it was computed for is computed again: what z says of the new ones is only a guess.
@@ -81,6 +81,7 @@ pub struct Exact {
     image: Vec<f64>,
     /// How many pages there were when z was found.
     computed_pages: usize,
+    line: Line,
     /// What rounding may have put between F and what it is, since it was last computed from all links.
     rounding: f64,
 }
@@ -120,9 +121,9 @@ impl Exact {
         }
         let left = residual_of(graph, e, &values, lambda, c);
         let to_self = (0..graph.pages()).map(|page| links_to_self(graph, page as u32)).collect();
-        let (residual, e) = (Residual::new(left, graph), e.clone());
+        let (residual, e) = (Residual::new(left), e.clone());
         let (damping, fixed_point) = (c, settings.fixed_point);
-        let (computed_pages, rounding) = (graph.pages(), 0.0);
+        let (computed_pages, rounding, line) = (graph.pages(), 0.0, Line::new(graph.pages()));
         Ok(Self {
             damping,
             fixed_point,
@@ -134,6 +135,7 @@ impl Exact {
             sensitivity,
             image,
             computed_pages,
+            line,
             rounding,
         })
     }
@@ -173,8 +175,9 @@ impl Exact {
                 self.change(graph, one);
             }
         }
-        self.residual.count(graph);
-        let (mut done, mut line) = (Repaired::default(), Line::default());
+        self.residual.count();
+        let mut done = Repaired::default();
+        self.line.start();
         if pages as f64 > GROWTH_MAX * self.computed_pages as f64 {
             return self.compute_again(graph, settings, done);
         }
@@ -183,29 +186,36 @@ impl Exact {
             let goal = 0.75 * settings.epsilon * norm / comes_to;
             let last = self.fixed_point == FixedPoint::Spread;
             let target = if last { goal } else { goal.max(STAGE * self.residual.sum()) };
-            let pass = Pass { graph, to_self: &self.to_self, damping: self.damping, lambda: self.lambda };
-            if !self.residual.pass_on(&pass, &mut self.values, target, &mut line, &mut done) {
+            let pass = Pass {
+                graph,
+                to_self: &self.to_self,
+                lift: (&self.sensitivity, &self.image),
+                damping: self.damping,
+                lambda: self.lambda,
+            };
+            if !self.residual.pass_on(&pass, &mut self.values, target, &mut self.line, &mut done) {
                 break;
             }
             done.change = self.residual.sum() / (self.lambda * norm);
             // What is left over comes to about this much when all of it is passed on.
             let coming = self.residual.total() * comes_to;
-            let off = self.values.iter().sum::<f64>() + coming - 1.0;
+            let off = sum_of(&self.values) + coming - 1.0;
             let settled = last || off.abs() <= 0.25 * settings.epsilon;
             if settled && self.residual.sum() <= goal {
-                let rounding = self.rounding + line.rounding();
+                let rounding = self.rounding + self.line.rounding();
                 if rounding <= ROUNDING_MAX * goal {
                     self.rounding = rounding;
                     return Ok(done);
                 }
                 self.look_again(graph);
-                (done.scans, line) = (done.scans + 1, Line::default());
+                self.line.start();
+                done.scans += 1;
                 continue;
             }
             if !settled {
                 let change = self.correct(off);
-                line.corrected(change, &self.values, self.residual.of_page());
-                self.residual.count(graph);
+                self.line.corrected(change, &self.values, self.residual.of_page());
+                self.residual.count();
             }
         }
         self.compute_again(graph, settings, done)
@@ -215,8 +225,8 @@ impl Exact {
     /// is not 1, as much as one in the proportion of y did when z was found.
     fn measures(&self) -> (f64, f64) {
         match self.fixed_point {
-            FixedPoint::Renormalised => (1.0, self.sensitivity.iter().sum()),
-            FixedPoint::Spread => (self.values.iter().sum(), 1.0 / (1.0 - self.damping)),
+            FixedPoint::Renormalised => (1.0, sum_of(&self.sensitivity)),
+            FixedPoint::Spread => (sum_of(&self.values), 1.0 / (1.0 - self.damping)),
         }
     }
 
@@ -264,7 +274,7 @@ impl Exact {
 
     /// λ and y, so that y adds up to 1, and what that changes; says by how much λ is larger.
     fn correct(&mut self, off: f64) -> f64 {
-        let change = off / self.sensitivity.iter().sum::<f64>();
+        let change = off / sum_of(&self.sensitivity);
         self.lambda += change;
         let of_page = self.values.iter_mut().zip(&self.sensitivity).zip(&mut self.image);
         self.residual.correct(of_page.map(|((value, sensitivity), image)| {
@@ -279,7 +289,7 @@ impl Exact {
     /// F and w from all links, as exactly as that goes.
     fn look_again(&mut self, graph: &Graph) {
         let (lambda, c) = (self.lambda, self.damping);
-        self.residual = Residual::new(residual_of(graph, &self.e, &self.values, lambda, c), graph);
+        self.residual = Residual::new(residual_of(graph, &self.e, &self.values, lambda, c));
         if !self.sensitivity.is_empty() {
             self.image = image_of(graph, &self.sensitivity, lambda, c);
         }

@@ -55,7 +55,7 @@ fn a_repair_comes_to_what_computing_again_comes_to() {
             // To less accuracy it looks at less.
             let mut hasty = Exact::new(&old, &e, &solve(&old), &settings).unwrap();
             let less = hasty.repair(&new, &before, &Settings { epsilon: 1e-4, ..settings }).unwrap();
-            assert!(less.links < done.links / 4, "seed {seed}: {less:?} against {done:?}");
+            assert!(less.links < done.links / 3, "seed {seed}: {less:?} against {done:?}");
             old = new;
         }
         assert_eq!(exact.repair(&old, &[], &settings).unwrap().pages, 0, "nothing changed, nothing to do");

@@ -102,7 +102,7 @@ fn repair(name: &str, old: &Graph) -> Result<()> {
         "epsilon", "", "s", "scans", "million links", "off (L1)"
     );
     let e = Personalisation::uniform(old.pages());
-    for epsilon in [1e-4, 1e-6, 1e-8] {
+    for epsilon in [1e-4, 1e-6, 1e-8, 1e-10] {
         let settings = Settings { epsilon, ..Settings::default() };
         let tight = Settings { epsilon: epsilon / 100.0, ..settings };
         let truth = |graph: &Graph, start: Option<&[f64]>| -> Result<Vec<f64>> {
@@ -131,7 +131,7 @@ fn repair(name: &str, old: &Graph) -> Result<()> {
         let made_ready = begun.elapsed().as_secs_f64();
         // The measure that stops bounds what it is off by, more or less tightly: so in parts of it, to be as near as each of the others.
         let mut repairs = Vec::new();
-        for part in [1.0, 0.5, 0.25, 0.1] {
+        for part in [1.0, 0.5, 0.25, 0.1, 0.01, 0.001] {
             let settings = Settings { epsilon: epsilon * part, ..settings };
             let mut copies = vec![ready.clone(); times];
             let mut exact = ready.clone();
