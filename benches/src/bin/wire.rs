@@ -368,7 +368,8 @@ struct Ours {
 
 impl Protocol for Ours {
     fn greeting(&self) -> Vec<u8> {
-        let hello = Hello { repository: None, token: None, credit_bytes: 4 << 20, known: Vec::new() };
+        let hello =
+            Hello { repository: None, token: None, credit_bytes: 4 << 20, known: Vec::new(), shelf: false };
         let payload = message::encode_hello(message::VERSION, message::VERSION, &hello);
         let mut out = Vec::new();
         Header::new(Kind::Hello, 0, payload.len()).write(&payload, &mut out);
