@@ -132,8 +132,9 @@ impl Residual {
                 self.sweep_pages(pass, 0.0, values, done);
             }
             done.sweeps += 1;
-            // Where λ is not above c sweeps may not lead to the solution, and a line would find one with values below 0.
-            let has_line = pass.lambda > pass.damping && self.left_over > SLOWLY;
+            // Where λ is not above c sweeps may not lead to the solution, and a line, or z, would lead to one with values below 0.
+            let has_solution = pass.lambda > pass.damping;
+            let has_line = has_solution && self.left_over > SLOWLY;
             let went_on = has_line && line.swept(values, &mut self.of_page);
             if !has_line {
                 line.forget();
@@ -142,7 +143,9 @@ impl Residual {
             if !went_on {
                 self.left_over = self.sum / before;
             }
-            self.lift(pass, values);
+            if has_solution {
+                self.lift(pass, values);
+            }
         }
         true
     }
@@ -156,6 +159,9 @@ impl Residual {
             return;
         }
         let more = total / sum_of(w);
+        if !more.is_finite() {
+            return;
+        }
         values.iter_mut().zip(z).for_each(|(value, z)| *value += more * z);
         self.of_page.iter_mut().zip(w).for_each(|(left, w)| *left -= more * w);
         self.count();
