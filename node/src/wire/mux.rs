@@ -489,6 +489,10 @@ impl Mux {
         self.over.store(true, Ordering::Release);
         state.calls.values_mut().for_each(CallState::wake);
         state.wake_driver();
+        // Who reads late what it was told finds out.
+        let told = std::mem::take(&mut state.told);
+        drop(state);
+        drop(told);
     }
 
     pub(crate) fn closed(&self) -> Option<NodeError> {

@@ -143,8 +143,10 @@ impl Exact {
     /// The importance of every page.
     #[must_use]
     pub fn importance(&self) -> Vec<f64> {
-        let sum: f64 = self.values.iter().sum();
-        self.values.iter().map(|value| value / sum).collect()
+        // What a page lacks may lie in its residual: a page that has nothing can be off to the other side by what is left.
+        let at_least_nothing = || self.values.iter().map(|value| value.max(0.0));
+        let sum: f64 = at_least_nothing().sum();
+        at_least_nothing().map(|value| value / sum).collect()
     }
 
     /// Brings the vector to the fixed point of `graph`, which differs from the graph before in the links of the pages of `before`, and in

@@ -237,3 +237,32 @@ fn an_adaptive_window_is_long_on_a_calm_web_and_short_after_a_change() {
     assert!(adaptive[0] < short[0] * 0.7, "calm: {adaptive:?} against the short window's {short:?}");
     assert!(adaptive[1] < long[1] * 0.7, "after the change: {adaptive:?} against the long window's {long:?}");
 }
+
+/// A page with much importance loses all that link to it, and E gives it nothing: it ends with nothing, and not with less, so that whoever goes on from there can.
+#[test]
+fn a_page_that_loses_all_links_to_it_ends_with_nothing() {
+    let pages = 400u32;
+    let mut random = crate::random::Random::new(5);
+    let mut below = |below: u32| (random.fraction() * f64::from(below)) as u32;
+    let mut links: Vec<(u32, u32)> = Vec::new();
+    for page in 1..pages {
+        links.extend((0..4).map(|_| (page, 1 + below(pages - 1))));
+        links.push((page, 0));
+    }
+    links.push((0, 7));
+    let new_links: Vec<(u32, u32)> = links.iter().copied().filter(|(_, to)| *to != 0).collect();
+    let (old, new) = (graph(pages as usize, &links), graph(pages as usize, &new_links));
+    let weights: Vec<f64> = (0..pages).map(|page| f64::from(u8::from(page > 0))).collect();
+    let e = Personalisation::new(&weights).unwrap();
+    let before: Vec<Before> =
+        (0..pages).map(|page| Before { page, links: old.links_of(page).to_vec() }).collect();
+    for epsilon in [1e-2, 1e-4, 1e-6, 1e-8] {
+        let settings = Settings { epsilon, ..Settings::default() };
+        let known = importance(&old, &e, None, Method::GaussSeidel, &settings).unwrap().values;
+        let mut exact = Exact::new(&old, &e, &known, &settings).unwrap();
+        exact.repair(&new, &before, &settings).unwrap();
+        let found = exact.importance();
+        assert!(found.iter().all(|value| *value >= 0.0), "{epsilon:e}: {:?}", found.first());
+        assert!(importance(&new, &e, Some(&found), Method::Power, &settings).is_ok());
+    }
+}
