@@ -9,7 +9,7 @@
 //! made up for.
 //!
 //! Among pages that link to nobody else nearly all of it comes back, and sweeps make it less and less by the same part. A [`Line`] makes up
-//! for that.
+//! for that. Where sweeps settle all but what pages have alike, z is there for that ([`Residual::lift`]).
 
 use std::ops::Range;
 
